@@ -1,0 +1,1 @@
+"""How the book is made: checks, both sites, notebooks for Colab."""

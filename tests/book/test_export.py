@@ -1,0 +1,126 @@
+"""The exported notebooks: plain Markdown, and they run as on Colab: an empty folder, lib nowhere, a clone by URL."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from book import export
+from book.page import Cell
+from book.project import LANGUAGES, BookError, topics
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory, repository):
+    folder = tmp_path_factory.mktemp("exported")
+    url, commit = repository
+    export.export_all(folder, url=url, commit=commit)
+    return folder
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("topic", topics())
+def test_runs_as_on_colab(exported, tmp_path, topic, language):
+    notebook = nbformat.read(exported / language / f"{topic}.ipynb", as_version=4)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    environment["PYTHONWARNINGS"] = "ignore:IProgress not found"
+    client = NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    )
+    client.execute(env=environment, stderr=subprocess.DEVNULL)
+    printed = "".join(output.get("text", "") for output in notebook.cells[0].outputs)
+    assert printed.startswith("cloning file://")
+    assert [path.name for path in tmp_path.iterdir()] == ["book-of-this-notebook"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("topic", topics())
+def test_is_plain_and_whole(exported, topic, language):
+    path = exported / language / f"{topic}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert not re.search(r"\{[a-z:]+\}`|^:::|^\([a-z-]+\)=$", prose, re.MULTILINE)
+    assert "widgets" not in notebook.metadata
+    assert prose.startswith("# ") and "★" in prose[:300]
+    figures = sum("image/png" in o.get("data", {}) for c in notebook.cells for o in c.get("outputs", []))
+    assert figures >= 4
+    requirements = re.search(r"^PACKAGES = (\{.*\})$", notebook.cells[0].source, re.MULTILINE)[1]
+    assert not {"torch", "numpy", "matplotlib"} & set(json.loads(requirements)), "Colab brings these itself"
+
+
+def _bootstrap(tmp_path, url="", where=None):
+    code = export._bootstrap([], url, "HEAD")
+    (tmp_path / "first_cell.py").write_text(code, encoding="utf-8")
+    command = [
+        sys.executable,
+        "-c",
+        f"exec(open({str(tmp_path / 'first_cell.py')!r}).read()); import lib.rope; print('found')",
+    ]
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    return subprocess.run(command, cwd=where or tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_inside_a_clone_nothing_is_fetched(tmp_path, copy):
+    result = _bootstrap(tmp_path, where=copy.root / "chapters" / "en")
+    assert result.stdout == "found\n", result.stderr
+
+
+def test_without_a_repository_the_error_says_what_to_do(tmp_path):
+    result = _bootstrap(tmp_path)
+    assert result.returncode != 0
+    assert "open it inside a clone of the book" in result.stderr.strip().splitlines()[-1]
+
+
+def _convert(text, page="rope", language="en"):
+    return export.Converter(page, language).convert(Cell("markdown", text, {}, 7))
+
+
+def test_directives_become_markdown():
+    assert _convert(":::{note}\nbody\n:::") == "> **Note**\n>\n> body"
+    assert _convert("::::{dropdown} Why?\nBecause.\n::::") == (
+        "<details>\n<summary>Why?</summary>\n\nBecause.\n\n</details>"
+    )
+    assert _convert("(rope-x)=\n## Heading\n\ntext") == "## Heading\n\ntext"
+
+
+def test_code_is_left_alone():
+    text = "```python\nx = '{note}`a`'\n```"
+    assert _convert(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (":::{admonition} x\ny\n:::", "no directive 'admonition'"),
+        (":::{note} A title\ny\n:::", "'note' takes no title"),
+        ("see {term}`x`", "no role 'term'"),
+        ("see {eq}`eq-nowhere`", "no label 'eq-nowhere'"),
+        ("{cite:t}`nobody1999`", "no entry 'nobody1999'"),
+    ],
+)
+def test_what_it_does_not_know_stops_it_with_file_and_line(text, problem):
+    with pytest.raises(BookError, match=re.escape("chapters/en/rope.md:7: ") + ".*" + re.escape(problem)):
+        _convert(text)
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://github.com/some/book.git", "some/book"),
+        ("git@github.com:some/book.git", "some/book"),
+        ("https://example.org/some/book.git", None),
+        (None, None),
+    ],
+)
+def test_the_repository_is_known_or_not_named(copy, url, name):
+    copy.run("git", "init", "-q")
+    if url:
+        copy.run("git", "remote", "add", "origin", url)
+    code = "from book.project import repository; print(repository())"
+    assert copy.python("-c", code).stdout.strip() == str(name)
