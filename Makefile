@@ -22,8 +22,7 @@ $(READY): requirements.txt
 	@echo "setting up $(VENV) from requirements.txt (once; some minutes)"
 	@$(PYTHON) -m venv $(VENV) || { \
 	  echo "error: $(PYTHON) -m venv failed; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -r requirements.txt || { \
-	  echo "error: pip could not install requirements.txt; its message is above"; exit 1; }
+	@$(VENV)/bin/python book/install.py $(PIP_FLAGS)
 	@touch $(READY)
 
 setup: $(READY) ## Install requirements.txt into .venv (the other commands do it by themselves)

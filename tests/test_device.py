@@ -42,7 +42,7 @@ def test_the_choice(choose, wanted, cuda, expected):
     assert choose(wanted, cuda=cuda) == torch.device(expected)
 
 
-@pytest.mark.parametrize("wanted", ["gpu", "mps", "CPU", "cpu0", "cuda1", " cuda", ":0"])
+@pytest.mark.parametrize("wanted", ["gpu", "mps", "CPU", "cpu0", "cpu:0", "cuda1", " cuda", "cuda:0 ", ":0"])
 @pytest.mark.parametrize("cuda", [False, True])
 def test_another_name_is_refused(choose, wanted, cuda):
     with pytest.raises(ValueError, match=rf"^BOOK_DEVICE: got '{re.escape(wanted)}'.*'cpu', 'cuda' and 'cuda:N'"):

@@ -175,6 +175,7 @@ groups = (
 )
 
 
+@few
 @given(groups, st.integers(-64, 64))
 def test_a_shift_of_the_rewards_changes_nothing(rewards, shift):
     for advantages in (grpo_advantages, dr_grpo_advantages, rloo_advantages):
@@ -182,6 +183,7 @@ def test_a_shift_of_the_rewards_changes_nothing(rewards, shift):
         close(advantages(rewards + shift), advantages(rewards), atol=1e-11)
 
 
+@few
 @given(groups, st.floats(0.01, 100))
 def test_scaled_rewards(rewards, scale):
     for ddof in (0, 1):
@@ -192,6 +194,7 @@ def test_scaled_rewards(rewards, scale):
         close(advantages(scale * rewards), scale * advantages(rewards), atol=1e-12)
 
 
+@few
 @given(groups)
 def test_advantages_have_mean_zero_and_std_one(rewards):
     for ddof in (0, 1):
@@ -201,6 +204,7 @@ def test_advantages_have_mean_zero_and_std_one(rewards):
         assert grpo_advantages(rewards, ddof=ddof, eps=0.1).std(correction=ddof) < 1
 
 
+@few
 @given(groups, st.randoms(use_true_random=False))
 def test_the_order_of_answers_and_other_prompts_do_not_matter(rewards, random):
     size = rewards.shape[1]

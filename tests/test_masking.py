@@ -439,6 +439,8 @@ def test_check_same_shape():
     check_same_shape(x=torch.zeros(2, 3), y=None, z=torch.zeros(2, 3))
     with pytest.raises(ValueError, match=r"^z: .*\(3,\).*x.*\(2, 3\)"):
         check_same_shape(x=torch.zeros(2, 3), y=torch.zeros(2, 3), z=torch.zeros(3))
+    with pytest.raises(ValueError, match=r"^z: .*\(3, 2\).*x.*\(2, 3\)"):
+        check_same_shape(x=torch.zeros(2, 3), z=torch.zeros(3, 2))
 
 
 def test_at_least_float32():

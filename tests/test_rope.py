@@ -97,8 +97,8 @@ def test_angles_of_rows_of_positions():
     assert cos.shape == sin.shape == (2, 3, 3)
     for row in range(2):
         alone = rope_angles(rows[row], frequencies)
-        same(cos[row], alone[0])
-        same(sin[row], alone[1])
+        close(cos[row], alone[0], atol=1e-15)
+        close(sin[row], alone[1], atol=1e-15)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.uint8])
@@ -227,14 +227,15 @@ def test_each_row_has_its_own_positions_and_all_heads_share_them(batch, heads, l
     assert turned.shape == x.shape
     for b in range(batch):
         for h in range(heads):
-            same(turned[b, h], apply_rope(x[b, h], cos[b], sin[b], layout=layout))
+            # Another shape may take another path through the vector unit: one rounding of numbers up to 4.
+            close(turned[b, h], apply_rope(x[b, h], cos[b], sin[b], layout=layout), atol=2e-15)
 
 
 @BOTH
 def test_a_cached_decode_step_equals_its_row_of_the_whole_sequence(layout):
     # Errata M14: one token at position 5 needs row 5, not the first row and not all seven.
     x = normal(2, 3, 7, 8)
-    close(rope(x[:, :, 5:6], [5], layout), rope(x, torch.arange(7), layout)[:, :, 5:6], atol=1e-15)
+    close(rope(x[:, :, 5:6], [5], layout), rope(x, torch.arange(7), layout)[:, :, 5:6], atol=2e-15)
     with pytest.raises(ValueError, match=r"^cos: .*\(7, 4\)"):
         apply_rope(x[:, :, :1], *rope_angles(torch.arange(7), rope_frequencies(8)), layout=layout)
 
@@ -263,6 +264,7 @@ def test_the_dot_product_depends_on_the_distance_only(seed, pairs, m, n, shift, 
     close(score(m + shift, n + shift), score(m, n), atol=1e-9)
 
 
+@few
 @given(st.integers(0, 4000), st.integers(0, 4000))
 def test_the_dot_product_turns_the_key_by_its_position_less_the_querys(m, n):
     # D = 2: a unit vector at position p points at angle p. Key at right angles to the query: sin m cos n − cos m sin n
@@ -308,7 +310,7 @@ def test_each_position_is_treated_alone(seed, layout, heads):
     x, positions = normal(2, heads, 5, 6, seed=seed), torch.tensor([3, 0, 7, 7, 100])
     turned = rope(x, positions, layout)
     for t in range(5):
-        close(turned[..., t : t + 1, :], rope(x[..., t : t + 1, :], positions[t : t + 1], layout), atol=1e-15)
+        close(turned[..., t : t + 1, :], rope(x[..., t : t + 1, :], positions[t : t + 1], layout), atol=2e-15)
 
 
 def test_mixing_the_layouts_is_another_function():
@@ -395,11 +397,14 @@ def test_equals_llama_4_in_value_and_gradient(transformers, dtype):
     cos, sin = rope_angles(torch.tensor([[0, 1, 2], [7, 8, 90]]), rope_frequencies(8), dtype=torch.float32)
     q, k = normal(2, 4, 3, 8).to(dtype).requires_grad_(), normal(2, 2, 3, 8, seed=1).to(dtype).requires_grad_()
     theirs = trusted(q.transpose(1, 2), k.transpose(1, 2), torch.complex(cos, sin))  # Llama 4: (B, T, H, D)
+    # Numbers up to 4 in either memory layout: two roundings of float32, of which bfloat16 may make one of its own.
+    tolerance = 2 * torch.finfo(dtype).eps * 2
     for expected, leaf in zip(theirs, (q, k), strict=True):
         actual, expected = apply_rope(leaf, cos, sin, layout="interleaved"), expected.transpose(1, 2)
         assert actual.dtype == dtype
-        same(actual, expected)
-        same(*(torch.autograd.grad((x * x.detach().sign()).sum(), leaf)[0] for x in (actual, expected)))
+        close(actual, expected, atol=tolerance)
+        weight = normal(*leaf.shape, seed=2).to(dtype)
+        close(*(torch.autograd.grad((x * weight).sum(), leaf)[0] for x in (actual, expected)), atol=tolerance)
 
 
 def test_equals_gpt_js_rotation_in_float64(transformers):
