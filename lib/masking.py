@@ -126,6 +126,8 @@ def sequence_logprob(logits: Tensor, labels: Tensor, mask: Tensor | None = None)
     row without a valid label gives 0.
     """
     check_floating(logits=logits)
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise TypeError(f"labels: dtype is {labels.dtype}, must be an integer type: token ids")
     if labels.shape != logits.shape[:-1] or logits.ndim < 2:
         raise ValueError(
             f"labels: shape is {tuple(labels.shape)}, must be logits' without the vocabulary axis, "

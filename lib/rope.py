@@ -84,6 +84,8 @@ def rope_angles(
 
 def rotate_half(x: Tensor) -> Tensor:
     """(x₁, x₂) → (−x₂, x₁), x₁ and x₂ the halves of the last axis: a quarter turn of every pair."""
+    if x.shape[-1] % 2:
+        raise ValueError(f"x: its last axis has {x.shape[-1]} features, must be even")
     x1, x2 = x.chunk(2, dim=-1)
     return torch.cat((-x2, x1), dim=-1)
 
@@ -91,7 +93,7 @@ def rotate_half(x: Tensor) -> Tensor:
 def rotate_interleaved(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """(x₂ᵢ + j·x₂ᵢ₊₁)·(cos + j·sin): a rotation in the plane is a complex product.
 
-    x: (..., T, D). cos, sin: (..., T, D/2), of x's dtype.
+    x: (..., T, D) float32 or float64. cos, sin: (..., T, D/2), of x's dtype.
     """
     pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())  # (..., T, D/2) complex
     return torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2)  # (..., T, D)

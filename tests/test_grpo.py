@@ -793,7 +793,6 @@ def test_wrong_shapes_and_masks_are_refused(name):
     [
         {},
         {"normalizer": "token_mean"},
-        {"normalizer": "token_mean", "total_tokens": 6},
         {"normalizer": "constant", "max_length": 3},
     ],
 )
@@ -802,6 +801,14 @@ def test_a_batch_without_a_valid_token_is_refused(settings_):
         aggregate(torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool), **settings_)
     with pytest.raises(ValueError, match=r"^mask: all 6 entries are False"):
         clip_fraction(torch.zeros(2, 3), torch.zeros(2, 3), torch.ones(2), torch.zeros(2, 3, dtype=torch.bool))
+
+
+def test_a_micro_batch_may_be_empty():
+    losses = torch.full((2, 3), NAN, dtype=torch.float64, requires_grad=True)
+    empty = aggregate(losses, torch.zeros(2, 3, dtype=torch.bool), normalizer="token_mean", total_tokens=4)
+    same(empty, f64(0.0))
+    empty.backward()
+    assert not losses.grad.any()
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != "rloo"])

@@ -521,3 +521,9 @@ def test_a_valid_label_outside_the_vocabulary_is_refused(label):
 def test_cuda_equals_cpu(index):
     function, args, settings_ = calls()[index]
     close(function(*[x.cuda() for x in args], **settings_).cpu(), function(*args, **settings_), atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
+def test_labels_that_are_no_token_ids_are_refused(dtype):
+    with pytest.raises(TypeError, match=rf"^labels: .*{dtype}"):
+        sequence_logprob(torch.zeros(1, 4, 3), torch.zeros(1, 4, dtype=dtype))

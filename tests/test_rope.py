@@ -642,3 +642,8 @@ def test_cuda_equals_cpu(name):
 @pytest.mark.gpu
 def test_frequencies_on_cuda_equal_those_on_the_cpu():
     close(rope_frequencies(128, device="cuda").cpu(), rope_frequencies(128), atol=0, rtol=1e-14)
+
+
+def test_a_quarter_turn_of_an_odd_number_of_features_is_refused():
+    with pytest.raises(ValueError, match=r"^x: .*5 features"):
+        rotate_half(torch.arange(5.0))
