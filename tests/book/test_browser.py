@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import re
 import shutil
 import threading
 from functools import partial
@@ -114,6 +113,10 @@ ONE_OF_EACH_KIND = """() => {
   document.querySelectorAll('pre').forEach(block => block.normalize());
   [...document.querySelectorAll('mjx-container')].slice(8).forEach(formula => formula.remove());
 }"""
+IS_DARK = """dark => {
+  const colour = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3);
+  return (Math.max(...colour.map(Number)) < 80) === dark;
+}"""
 AXE_VIEW = {"en": "desktop light", "zh": "phone dark"}
 FIGURES = """() => [...document.querySelectorAll('main figure img')].map(
   image => [image.naturalWidth, image.naturalHeight, image.width, image.height])"""
@@ -147,11 +150,9 @@ def test_page(visit, language, name):
     for view, settings in VIEWS.items():
         page.emulate_media(color_scheme=settings["color_scheme"])
         page.set_viewport_size(settings["viewport"])
-        page.wait_for_timeout(200)
+        page.wait_for_function(IS_DARK, arg=view.endswith("dark"))
         width = page.evaluate("() => [document.documentElement.scrollWidth, window.innerWidth]")
         assert width[0] <= width[1], f"{view}: the page scrolls sideways: {width[0]} of {width[1]} px"
-        dark = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
-        assert (max(map(int, re.findall(r"\d+", dark)[:3])) < 80) == view.endswith("dark"), f"{view}: {dark}"
         if view.startswith("phone"):
             _check_figures(page, name)
         if view == AXE_VIEW[language] or (view in AXE_VIEW.values() and name not in topics()):
