@@ -37,7 +37,7 @@ test: lint book ## Check everything: lint, lib, both languages, stored outputs, 
 	@$(RUN) -m pytest -n $(WORKERS) --dist loadscope -q tests
 
 test-gpu: $(READY) ## The stored outputs and the gpu tests on CUDA (skipped, with a message, where there is none)
-	@$(RUN) -m pytest --gpu -q tests
+	@$(RUN) -m pytest --gpu -rs tests
 
 notebooks: $(READY) ## Run the chapters whose code or lib changed and store their outputs (ALL=1: every one)
 	@$(RUN) -m book.stored $(if $(ALL),--all) $(TOPIC)
