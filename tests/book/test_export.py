@@ -43,11 +43,12 @@ def _program(notebook):
 
 @pytest.mark.parametrize("topic", topics())
 def test_runs_as_on_colab(exported, tmp_path, topic):
-    """The English notebook whole; the Chinese is the same program, so its first cells must find lib the same way."""
+    """Both languages are the same program. At home, where time counts, the Chinese one stops after its first cells."""
     en, zh = (nbformat.read(exported / language / f"{topic}.ipynb", as_version=4) for language in LANGUAGES)
     assert _program(en) == _program(zh)
-    second = [number for number, cell in enumerate(zh.cells) if cell.cell_type == "code"][1]
-    del zh.cells[second + 1 :]
+    if not os.environ.get("CI"):
+        second = [number for number, cell in enumerate(zh.cells) if cell.cell_type == "code"][1]
+        del zh.cells[second + 1 :]
     for language, notebook in (("en", en), ("zh", zh)):
         (tmp_path / language).mkdir()
         _run(notebook, tmp_path / language)
