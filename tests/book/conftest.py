@@ -45,7 +45,7 @@ class Copy:
         path.write_text(text.replace(old, new, 1), encoding="utf-8")
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess:
-        """A command in the copy; stdout and stderr come back as one text. What only this run has set is not handed on."""
+        """A command in the copy, without what only this run has set; stdout and stderr come back as one text."""
         this_run = r"PYTEST|MAKE|MFLAGS|GITHUB_|PYTHONPATH|CI$|REQUIRE_BROWSER|BOOK_DEVICE"
         keep = {k: v for k, v in os.environ.items() if not re.match(this_run, k)}
         return subprocess.run(
