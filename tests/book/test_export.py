@@ -14,6 +14,7 @@ from nbclient import NotebookClient
 from book import export
 from book.page import Cell
 from book.project import LANGUAGES, BookError, topics
+from book.stored import KERNEL_ENVIRONMENT
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +25,14 @@ def exported(tmp_path_factory, repository):
     return folder
 
 
+def _without_lib():
+    """The environment in which no path leads to lib."""
+    return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+
+
 def _run(notebook, folder):
     """Run a notebook as on Colab: in an empty folder, lib nowhere, the repository cloned from its URL."""
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    environment["PYTHONWARNINGS"] = "ignore:IProgress not found"
+    environment = _without_lib() | {"PYTHONWARNINGS": KERNEL_ENVIRONMENT["PYTHONWARNINGS"]}
     resources = {"metadata": {"path": str(folder)}}
     NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute(
         env=environment, stderr=subprocess.DEVNULL
@@ -78,8 +83,9 @@ def _bootstrap(tmp_path, url="", where=None):
         "-c",
         f"exec(open({str(tmp_path / 'first_cell.py')!r}).read()); import lib.rope; print('found')",
     ]
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    return subprocess.run(command, cwd=where or tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        command, cwd=where or tmp_path, env=_without_lib(), capture_output=True, text=True, timeout=120
+    )
 
 
 def test_inside_a_clone_nothing_is_fetched(tmp_path, copy):
