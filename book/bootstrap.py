@@ -1,5 +1,6 @@
 # This cell finds the book's library `lib`. On Colab it clones the book's repository first.
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 REPOSITORY = "@REPOSITORY@"
 COMMIT = "@COMMIT@"
 PACKAGES = {}  # @PACKAGES@
+os.environ.setdefault("BOOK_LANGUAGE", "@LANGUAGE@")  # of the judge's messages
 
 
 def find_book() -> None:

@@ -14,8 +14,19 @@ import nbformat
 from pybtex.database import Entry, parse_file
 
 from book.page import LABEL, Cell, prose_lines, read_cells, relative
-from book.project import LANGUAGES, ROOT, BookError, page_path, pages, read_front_matter, read_yaml, repository, topics
-from book.stored import KERNEL, read, tags
+from book.project import (
+    LANGUAGES,
+    ROOT,
+    BookError,
+    chapters,
+    exercises,
+    page_path,
+    pages,
+    read_front_matter,
+    repository,
+    topics,
+)
+from book.stored import KERNEL, in_language, read, tags
 
 WORDS = {
     "en": {
@@ -26,6 +37,8 @@ WORDS = {
         "and": " and ",
         "others": " et al.",
         "stars": "Difficulty {} · asked in interviews {}",
+        "chapter": "The chapter: [{}]({}).",
+        "stuck": "Stuck? Take away a `#` and run. A hint comes at each call, three at most.",
         "paren": " ({})",
         "comma": ", ",
     },
@@ -37,10 +50,14 @@ WORDS = {
         "and": "、",
         "others": " 等",
         "stars": "难度 {} · 面试频率 {}",
+        "chapter": "对应章节：[{}]({})。",
+        "stuck": "卡住了？去掉下面某一行的 `#` 再运行。每次给一条提示，最多三条。",
         "paren": "（{}）",
         "comma": "，",
     },
 }
+FOLDED = {"jupyter": {"source_hidden": True}, "cellView": "form"}
+JUDGE_PACKAGES = ["cloudpickle", "filelock", "platformdirs"]
 DIRECTIVE = re.compile(r"^(:{3,}|`{3,})\{([\w:-]+)\} *(.*)$")
 ROLE = re.compile(r"\{([\w:]+)\}`([^`]+)`")
 TARGET = re.compile(r"^(.*?)\s*<([^>]+)>$", re.DOTALL)
@@ -55,14 +72,6 @@ def stars(level: int) -> str:
 
 
 @cache
-def chapter_numbers() -> dict[str, int]:
-    """The number that the site gives each chapter: those of numbered parts, counted through."""
-    parts = [part for part in read_yaml(ROOT / "_toc.yml").get("parts", []) if part.get("numbered")]
-    names = [Path(chapter["file"]).name for part in parts for chapter in part["chapters"]]
-    return {name: number for number, name in enumerate(names, start=1)}
-
-
-@cache
 def bibliography() -> dict[str, Entry]:
     """The entries of references.bib."""
     return dict(parse_file(ROOT / "references.bib", bib_format="bibtex").entries)
@@ -71,9 +80,9 @@ def bibliography() -> dict[str, Entry]:
 @cache
 def labels(language: str) -> dict[str, tuple[str, str]]:
     """Every label of the book: the page it stands on, and what a reference to it says."""
-    found = {}
+    found, numbers = {}, {name: number for number, name in enumerate(chapters(), start=1)}  # as the site counts them
     for page in pages():
-        number, counts = chapter_numbers().get(page), {"equation": 0, "figure": 0}
+        number, counts = numbers.get(page), {"equation": 0, "figure": 0}
         prefix = f"{number}." if number else ""
         for cell in read_cells(page_path(language, page)):
             figure = cell.metadata.get("mystnb", {}).get("figure", {})
@@ -234,10 +243,27 @@ def _requirements(names: list[str]) -> dict[str, str]:
     return {name.replace("-", "_"): f"{name}=={pins[name]}" for name in names}
 
 
-def _bootstrap(requires: list[str], url: str, commit: str) -> str:
+def _bootstrap(requires: list[str], url: str, commit: str, language: str) -> str:
     text = (ROOT / "book" / "bootstrap.py").read_text(encoding="utf-8").strip()
-    text = text.replace("@REPOSITORY@", url).replace("@COMMIT@", commit)
-    return text.replace("{}  # @PACKAGES@", repr(_requirements(requires)).replace("'", '"'))
+    text = text.replace("@REPOSITORY@", url).replace("@COMMIT@", commit).replace("@LANGUAGE@", language)
+    packages = _requirements([*requires, *JUDGE_PACKAGES])
+    return text.replace("{}  # @PACKAGES@", repr(packages).replace("'", '"'))
+
+
+def _code(source: str, id: str, **metadata) -> nbformat.NotebookNode:
+    return nbformat.v4.new_code_cell(source, id=id, metadata=nbformat.from_dict(metadata))
+
+
+def _set_up(requires: list[str], url: str, commit: str, language: str) -> nbformat.NotebookNode:
+    """The cell that finds lib, folded: it is no part of what the reader came for."""
+    return _code(_bootstrap(requires, url, commit, language), "set-up", **FOLDED)
+
+
+def _notebook(cells: list[nbformat.NotebookNode], *, gpu: bool = False) -> nbformat.NotebookNode:
+    metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}, "colab": {"provenance": []}}
+    if gpu:
+        metadata["accelerator"] = "GPU"
+    return nbformat.v4.new_notebook(cells=cells, metadata=metadata)
 
 
 def head_commit() -> str:
@@ -255,7 +281,7 @@ def export(topic: str, language: str, url: str, commit: str) -> nbformat.Noteboo
     settings = read_front_matter(path)
     converter, words = Converter(topic, language), WORDS[language]
     stored = iter(read(topic).cells)
-    cells = [nbformat.v4.new_code_cell(_bootstrap(settings.get("requires", []), url, commit), id="set-up")]
+    cells = [_set_up(settings.get("requires", []), url, commit, language)]
     for number, cell in enumerate(read_cells(path)):
         if cell.kind == "markdown":
             text = converter.convert(cell)
@@ -266,23 +292,54 @@ def export(topic: str, language: str, url: str, commit: str) -> nbformat.Noteboo
             cells.append(nbformat.v4.new_markdown_cell(text, id=f"prose-{number:02d}"))
             continue
         run = next(stored)
-        new = nbformat.v4.new_code_cell(cell.source, id=f"code-{number:02d}", outputs=run.outputs)
+        new = nbformat.v4.new_code_cell(
+            cell.source, id=f"code-{number:02d}", outputs=in_language(run.outputs, language)
+        )
         new.execution_count = run.execution_count
-        if {"hide-input", "hide-cell"} & set(tags(cell)):
-            new.metadata = nbformat.from_dict({"jupyter": {"source_hidden": True}, "cellView": "form"})
+        if {"hide-input", "hide-cell", "remove-input"} & set(tags(cell)):
+            new.metadata = nbformat.from_dict(FOLDED)
+        if "hide-cell" in tags(cell):  # a solution, which no front end folds by itself: to see it, run it
+            new.outputs, new.execution_count = [], None
         cells.append(new)
         if figure := cell.metadata.get("mystnb", {}).get("figure"):
             name = labels(language)[figure["name"]][1]
             caption = converter.convert(Cell("markdown", figure["caption"], cell.metadata, cell.line))
             cells.append(nbformat.v4.new_markdown_cell(f"**{name}**　{caption}", id=f"caption-{number:02d}"))
-    metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}, "colab": {"provenance": []}}
-    if settings.get("gpu"):
-        metadata["accelerator"] = "GPU"
-    return nbformat.v4.new_notebook(cells=cells, metadata=metadata)
+    return _notebook(cells, gpu=settings.get("gpu", False))
+
+
+def export_exercise(name: str, language: str, url: str, commit: str) -> nbformat.NotebookNode:
+    """An exercise: the statement, the stub, the check; hints and a solution for who wants them."""
+    from lib.practice.drill import Drill
+    from lib.practice.exercise import load
+    from lib.practice.language import speaking
+    from lib.practice.report import statement
+
+    exercise, words = load(name), WORDS[language]
+    with speaking(language):
+        title = str(exercise.title)
+        text = statement(exercise).removeprefix(f"**{title}**　")
+    drill = isinstance(exercise, Drill)
+    calls = ["check", "hint", *(["reveal"] if drill else []), "solution"]
+    stub = exercise.stub if exercise.stub.startswith("import ") else f"import torch\n\n\n{exercise.stub}"
+    chapter = words["chapter"].format(
+        labels(language)[exercise.topic.replace("_", "-")][1], f"../{exercise.topic}.ipynb"
+    )
+    return _notebook(
+        [
+            _set_up([], url, commit, language),
+            nbformat.v4.new_markdown_cell(f"# {title}\n\n{text}\n\n{chapter}", id="statement"),
+            _code(stub, "stub"),
+            _code(f'from lib.practice import {", ".join(calls)}\n\ncheck("{name}", {exercise.function_name})', "check"),
+            nbformat.v4.new_markdown_cell(words["stuck"], id="stuck"),
+            _code("\n".join(f'# {call}("{name}")' for call in calls[1:]), "helps"),
+        ]
+    )
 
 
 def export_all(folder: Path, *, url: str | None = None, commit: str | None = None) -> list[Path]:
-    """Every chapter in both languages as folder/LANGUAGE/TOPIC.ipynb; the files written.
+    """Every chapter in both languages as folder/LANGUAGE/TOPIC.ipynb, every exercise as
+    folder/LANGUAGE/practice/NAME.ipynb; the files written.
 
     url and commit: the repository that the first cell clones, by default the one on GitHub that this checkout knows,
     at the present commit.
@@ -297,8 +354,15 @@ def export_all(folder: Path, *, url: str | None = None, commit: str | None = Non
         (folder / language).mkdir(parents=True, exist_ok=True)
         for topic in topics():
             path = folder / language / f"{topic}.ipynb"
-            notebook = export(topic, language, url, commit)
-            nbformat.validate(notebook)
-            nbformat.write(notebook, path)
-            written.append(path)
+            written.append(_save(export(topic, language, url, commit), path))
+        (folder / language / "practice").mkdir(exist_ok=True)
+        for name in exercises():
+            path = folder / language / "practice" / f"{name}.ipynb"
+            written.append(_save(export_exercise(name, language, url, commit), path))
     return written
+
+
+def _save(notebook: nbformat.NotebookNode, path: Path) -> Path:
+    nbformat.validate(notebook)
+    nbformat.write(notebook, path)
+    return path

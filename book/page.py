@@ -1,5 +1,6 @@
 """A page as its parts: cells, headings, sections. Stored notebooks, exporter and parity check share it."""
 
+import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -56,8 +57,14 @@ def read_cells(path: Path) -> tuple[Cell, ...]:
 
 
 def code_cells(path: Path) -> list[Cell]:
-    """The code cells of a page in order."""
-    return [cell for cell in read_cells(path) if cell.kind == "code"]
+    """The code cells of a page in order, all of them Python."""
+    cells = [cell for cell in read_cells(path) if cell.kind == "code"]
+    for cell in cells:
+        try:
+            ast.parse(cell.source)
+        except SyntaxError as error:
+            raise BookError(f"{relative(path)}:{cell.line}: the code cell is not valid Python: {error.msg}") from None
+    return cells
 
 
 def prose_lines(source: str):

@@ -13,7 +13,7 @@ import sys
 from itertools import zip_longest
 
 from book.page import Section, code_cells, prose_lines, relative, sections
-from book.project import CHAPTERS, BookError, page_path, pages, topics
+from book.project import CHAPTERS, BookError, chapters, page_path, pages
 from book.stored import tags
 
 TRANSLATED = CHAPTERS / "zh" / "translated.json"
@@ -35,14 +35,15 @@ def _prose(section: Section) -> str:
 def _structure(section: Section) -> dict[str, list]:
     """What must be the same in both languages, by the name that a message gives it."""
     prose = _prose(section)
-    figures = [cell.metadata.get("mystnb", {}).get("figure", {}) for cell in section.cells if cell.kind == "code"]
+    shown = [cell.metadata.get("mystnb", {}) for cell in section.cells if cell.kind == "code"]
+    figures = [(s["figure"]["name"], s.get("image", {}).get("classes")) for s in shown if "figure" in s]
     roles = ROLE.findall(prose)
     return {
         "directives": DIRECTIVE.findall(prose),
         "equations": [(" ".join(tex.split()), label) for tex, label in EQUATION.findall(prose)],
         "citations": sorted(target for role, target in roles if role.startswith("cite")),
         "cross-references": sorted(target for role, target in roles if role in ("eq", "numref", "ref", "doc")),
-        "figures": [figure["name"] for figure in figures if figure],
+        "figures": figures,
         "code cells": [len([cell for cell in section.cells if cell.kind == "code"])],
     }
 
@@ -180,7 +181,7 @@ def accept(names: list[str]) -> None:
 
 def problems(page: str) -> list[str]:
     """All that is wrong with one page."""
-    return compare(page) + stale(page) + (check_parts(page) if page in topics() else [])
+    return compare(page) + stale(page) + (check_parts(page) if page in chapters() else [])
 
 
 def main() -> int:

@@ -68,6 +68,19 @@ def topics() -> list[str]:
     return [page for page in pages() if has_code(page_path("en", page))]
 
 
+@cache
+def chapters() -> list[str]:
+    """The names of the pages in numbered parts: each is a chapter with ten parts and an exercise."""
+    parts = [part for part in read_yaml(ROOT / "_toc.yml").get("parts", []) if part.get("numbered")]
+    return [_page_name(chapter["file"]) for part in parts for chapter in part["chapters"]]
+
+
+@cache
+def exercises() -> list[str]:
+    """The names of the exercises of lib/practice."""
+    return sorted(path.stem for path in (ROOT / "lib/practice/exercises").glob("[!_]*.py"))
+
+
 def page_path(language: str, page: str) -> Path:
     """`chapters/zh/rope.md` for `zh`, `rope`."""
     return CHAPTERS / language / f"{page}.md"

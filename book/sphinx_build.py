@@ -84,7 +84,7 @@ def with_outputs(language: str, topic: str) -> nbformat.NotebookNode:
     """A page as myst-nb reads it, with the outputs of the stored notebook in its code cells."""
     from myst_nb.core.read import read_myst_markdown_notebook
 
-    from book.stored import notebook_path
+    from book.stored import in_language, notebook_path
 
     page = page_path(language, topic)
     notebook = read_myst_markdown_notebook(page.read_text(encoding="utf-8"), add_source_map=True, path=page)
@@ -95,7 +95,11 @@ def with_outputs(language: str, topic: str) -> nbformat.NotebookNode:
             f"{page.relative_to(ROOT)}: {len(cells)} code cells, {len(stored)} stored: make both pages agree"
         )
     for number, (cell, source) in enumerate(zip(cells, stored, strict=True), start=1):
-        cell.execution_count, cell.outputs = number, source.outputs
+        cell.execution_count, cell.outputs = number, in_language(source.outputs, language)
+        for output in cell.outputs:
+            if "text/html" in output.get("data", {}):  # from the page to the notebooks beside the site
+                to_notebooks = f'href="../notebooks/{language}/practice/'
+                output.data["text/html"] = output.data["text/html"].replace('href="practice/', to_notebooks)
     return notebook
 
 

@@ -6,6 +6,7 @@ The site, the exported notebooks and nbval all take the outputs from here, so on
 import argparse
 import ast
 import base64
+import copy
 import hashlib
 import io
 import os
@@ -23,7 +24,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from PIL import Image
 
 from book.page import Cell, code_cells, relative
-from book.project import BUILD, ROOT, BookError, page_path, topics
+from book.project import BUILD, ROOT, BookError, exercises, page_path, topics
 
 STORED = ROOT / "tests" / "notebooks"
 CELL_TIMEOUT = 300  # seconds
@@ -32,8 +33,10 @@ KERNEL_ENVIRONMENT = {
     "PYTHONPATH": str(ROOT),
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONWARNINGS": "ignore:IProgress not found",  # tqdm's, where ipywidgets is not installed
+    "BOOK_LANGUAGE": "en",
 }
-TAGS = {"hide-input", "hide-cell", "hide-output", "nbval-ignore-output"}
+CHINESE = "application/vnd.llm-by-hand.zh+json"  # as in lib/practice/language.py
+TAGS = {"hide-input", "hide-cell", "hide-output", "remove-input", "nbval-ignore-output"}
 MACHINE_PATH = re.compile(r"/tmp/|/home/|/root/|site-packages|ipykernel_\d+")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -80,6 +83,16 @@ def check_all() -> list[str]:
     return problems + [problem for topic in topics() for problem in check(topic)]
 
 
+def in_language(outputs: list[nbformat.NotebookNode], language: str) -> list[nbformat.NotebookNode]:
+    """Outputs as a page of this language shows them: what lib.practice says is stored in both."""
+    found = copy.deepcopy(outputs)
+    for output in found:
+        chinese = output.get("data", {}).pop(CHINESE, None)
+        if chinese and language == "zh":
+            output.data.update(chinese)
+    return found
+
+
 def _imported(code: str) -> set[str]:
     """The modules of lib that Python code imports."""
     names = set()
@@ -90,10 +103,21 @@ def _imported(code: str) -> set[str]:
     return names
 
 
+def _exercises(code: str) -> set[str]:
+    """The modules of the exercises that a chapter names, as in `check("rope", f)`, or of all, for `overview()`."""
+    nodes = list(ast.walk(ast.parse(code)))
+    named = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    every = any(isinstance(node, ast.Name) and node.id == "overview" for node in nodes)
+    return {f"practice.exercises.{name}" for name in exercises() if every or name in named}
+
+
 def fingerprint(cells: list[Cell]) -> str:
     """A hash of all that decides the outputs: code cells, their tags, and the lib modules they import, however deep."""
     found: dict[str, str] = {}
-    waiting = _imported("\n".join(cell.source for cell in cells))
+    code = "\n".join(cell.source for cell in cells)
+    waiting = _imported(code)
+    if "practice" in waiting:
+        waiting |= _exercises(code)
     while waiting:
         name = waiting.pop()
         path = ROOT / "lib" / (name.replace(".", "/") + ".py")
@@ -158,6 +182,7 @@ def _execute(notebook: nbformat.NotebookNode, topic: str, cells: list[Cell]) -> 
     environment.pop("MPLBACKEND", None)
     with tempfile.TemporaryDirectory() as folder:
         resources = {"metadata": {"path": folder}}
+        environment["BOOK_DATA"] = folder  # no reader's progress
         client = NotebookClient(
             notebook, timeout=CELL_TIMEOUT, kernel_name="python3", resources=resources, coalesce_streams=True
         )

@@ -34,7 +34,7 @@ from lib.masking import (
 STD_CONVENTIONS = {
     "trl": {"ddof": 1, "eps": 1e-4},
     "verl": {"ddof": 1, "eps": 1e-6},
-    "population": {"ddof": 0, "eps": 1e-6},
+    "minimind": {"ddof": 0, "eps": 1e-4},
 }
 
 #: How token losses become one number → what TRL calls it (loss_type).

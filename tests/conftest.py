@@ -20,6 +20,8 @@ settings.register_profile("book", deadline=None, derandomize=True, print_blob=Tr
 settings.load_profile("book")
 os.environ["PYTHONPATH"] = str(ROOT)  # for the kernels that nbval starts
 os.environ.pop("MPLBACKEND", None)
+os.environ["BOOK_LANGUAGE"] = "en"  # of the judge, as in the stored run
+os.environ["BOOK_DATA"] = tempfile.mkdtemp(prefix="book-data-")  # no reader's progress
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run side by side: more threads would wait for each other
 
 

@@ -94,7 +94,8 @@ def test_advantages_of_one_right_answer_in_four():
         # Errata I01: the first advantage of [1, 0, 1, .5, 0, 1, .5, 0] and of [1, 0, 0, 0].
         ({"ddof": 0, "eps": 0.0}, 1.154700538379, 1.732050807569, 1e-12),
         ({"ddof": 1, "eps": 1e-8}, 1.080123426401, 1.499999970, 1e-10),
-        (STD_CONVENTIONS["population"], 1.154697871719, 1.732046807578, 1e-12),
+        ({"ddof": 0, "eps": 1e-6}, 1.154697871719, 1.732046807578, 1e-12),
+        (STD_CONVENTIONS["minimind"], 0.5 / (math.sqrt(1.5 / 8) + 1e-4), 0.75 / (math.sqrt(0.75 / 4) + 1e-4), 1e-12),
         (STD_CONVENTIONS["verl"], 1.080121116406, 1.5 / 1.000002, 1e-12),
         (STD_CONVENTIONS["trl"], 1.079890142664, 1.499700037645, 3e-8),  # TRL itself rounds 8/7 and 4/3 to float32
         ({}, 1.079890142664, 1.499700037645, 3e-8),

@@ -12,7 +12,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
-from book.project import LANGUAGES, pages, topics
+from book.project import LANGUAGES, chapters, pages
 from book.serve import Handler
 
 FIRST_VIEW = 700 * 1024  # bytes, gzipped, MathJax included
@@ -125,7 +125,7 @@ FIGURES = """() => [...document.querySelectorAll('main figure img')].map(
 def _check_figures(page, name):
     """On a phone a figure keeps its shape and fits."""
     shapes = page.evaluate(FIGURES)
-    assert len(shapes) >= 4 * (name in topics())
+    assert len(shapes) >= 4 * (name in chapters())
     for natural_width, natural_height, width, height in shapes:
         assert 0 < width <= 390
         assert abs(width / height - natural_width / natural_height) < 0.03
@@ -155,17 +155,24 @@ def test_page(visit, language, name):
         assert width[0] <= width[1], f"{view}: the page scrolls sideways: {width[0]} of {width[1]} px"
         if view.startswith("phone"):
             _check_figures(page, name)
-        if view == AXE_VIEW[language] or (view in AXE_VIEW.values() and name not in topics()):
+        if view == AXE_VIEW[language] or (view in AXE_VIEW.values() and name not in chapters()):
             _check_axe(page)
     assert visit.external == []
     assert visit.complaints == []
 
 
 @pytest.mark.parametrize("visit", ["desktop dark"], indirect=True)
-def test_dark_mode_turns_figures_dark(visit):
+def test_dark_mode_turns_figures_dark_but_not_heat_maps(visit):
     page = visit.open("en/rope.html").page
-    filters = page.evaluate("() => getComputedStyle(document.querySelector('main figure img')).filter")
-    assert "invert(0.93)" in filters
+    plot, heat_map = (
+        page.evaluate(f"""() => {{
+            const style = getComputedStyle(document.querySelector('main figure img{which}'));
+            return [style.filter, style.backgroundColor];
+        }}""")
+        for which in (":not(.heat-map)", ".heat-map")
+    )
+    assert "invert(0.93)" in plot[0] and plot[1] == "rgba(0, 0, 0, 0)"
+    assert heat_map == ["none", "rgb(233, 237, 236)"]  # bright must stay bright
 
 
 @pytest.mark.parametrize(("visit", "language"), [("desktop light", "en"), ("phone light", "zh")], indirect=["visit"])

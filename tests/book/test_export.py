@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 
 from book import export
 from book.page import Cell
-from book.project import LANGUAGES, BookError, topics
+from book.project import LANGUAGES, BookError, chapters, exercises, topics
 from book.stored import KERNEL_ENVIRONMENT
 
 
@@ -26,8 +26,8 @@ def exported(tmp_path_factory, repository):
 
 
 def _without_lib():
-    """The environment in which no path leads to lib."""
-    return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    """The environment of a reader: no path leads to lib, no language is set."""
+    return {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "BOOK_LANGUAGE")}
 
 
 def _run(notebook, folder):
@@ -43,7 +43,8 @@ def _run(notebook, folder):
 
 
 def _program(notebook):
-    return [ast.dump(ast.parse(cell.source)) for cell in notebook.cells if cell.cell_type == "code"]
+    """What the code cells do, without the first, which sets the language."""
+    return [ast.dump(ast.parse(cell.source)) for cell in notebook.cells if cell.cell_type == "code"][1:]
 
 
 @pytest.mark.parametrize("topic", topics())
@@ -68,15 +69,45 @@ def test_is_plain_and_whole(exported, topic, language):
     prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     assert not re.search(r"\{[a-z:]+\}`|^:::|^\([a-z-]+\)=$", prose, re.MULTILINE)
     assert "widgets" not in notebook.metadata
-    assert prose.startswith("# ") and "★" in prose[:300]
     figures = sum("image/png" in o.get("data", {}) for c in notebook.cells for o in c.get("outputs", []))
-    assert figures >= 4
+    assert prose.startswith("# ")
+    if topic in chapters():
+        assert "★" in prose[:300] and figures >= 4
+        solutions = [cell for cell in notebook.cells if cell.source.startswith("solution(")]
+        assert solutions and not any(cell.outputs for cell in solutions), "a solution lies open"
     requirements = re.search(r"^PACKAGES = (\{.*\})$", notebook.cells[0].source, re.MULTILINE)[1]
     assert not {"torch", "numpy", "matplotlib"} & set(json.loads(requirements)), "Colab brings these itself"
 
 
+@pytest.mark.parametrize("name", exercises())
+def test_an_exercise_opens_with_statement_stub_and_check(exported, name, capsys, monkeypatch, tmp_path):
+    """In both languages: the same program, which runs and says what is to do, in the notebook's language."""
+    monkeypatch.setenv("BOOK_DATA", str(tmp_path))
+    programs = {}
+    for language, told in (("en", ("not yet", "bugs mended")), ("zh", ("还没写", "个 bug 修好了"))):
+        notebook = nbformat.read(exported / language / "practice" / f"{name}.ipynb", as_version=4)
+        kinds = [cell.cell_type for cell in notebook.cells]
+        assert kinds == ["code", "markdown", "code", "code", "markdown", "code"]
+        statement = notebook.cells[1].source
+        assert statement.startswith("# ") and "★" in statement and "../" in statement
+        assert f'setdefault("BOOK_LANGUAGE", "{language}")' in notebook.cells[0].source
+        monkeypatch.setenv("BOOK_LANGUAGE", language)
+        programs[language] = [cell.source for cell in notebook.cells[2:] if cell.cell_type == "code"]
+        scope = {}
+        for source in programs[language]:
+            exec(source, scope)
+        assert told[name.startswith("bugs_")] in capsys.readouterr().out
+    assert programs["en"] == programs["zh"]
+
+
+def test_an_exercise_runs_as_on_colab(exported, tmp_path):
+    notebook = nbformat.read(exported / "zh" / "practice" / "rope.ipynb", as_version=4)
+    _run(notebook, tmp_path)
+    assert notebook.cells[3].outputs[0].data["text/plain"].startswith("rope: 还没写")
+
+
 def _bootstrap(tmp_path, url="", where=None):
-    code = export._bootstrap([], url, "HEAD")
+    code = export._bootstrap([], url, "HEAD", "en")
     (tmp_path / "first_cell.py").write_text(code, encoding="utf-8")
     command = [
         sys.executable,

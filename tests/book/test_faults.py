@@ -9,12 +9,11 @@ import socket
 import pytest
 from PIL import Image, ImageDraw
 
-from book.project import topics
+from book.project import chapters
 
-TOPIC = topics()[0]
+TOPIC = chapters()[0]
 STORED = f"tests/notebooks/{TOPIC}.ipynb"
 EN, ZH = f"chapters/en/{TOPIC}.md", f"chapters/zh/{TOPIC}.md"
-FIRST_CELL = "```{code-cell} ipython3"
 
 
 def _stopped(result, *texts):
@@ -97,11 +96,19 @@ def test_a_stale_chinese_section(copy):
 
 
 def test_an_exception_in_a_cell(copy):
-    copy.edit(EN, f"{FIRST_CELL}\n", f"{FIRST_CELL}\nassert 2 + 2 == 5\n")
+    copy.edit(EN, "use_style()", "assert 2 + 2 == 5")
     before = (copy.root / STORED).read_bytes()
     result = copy.python("-m", "book.stored", TOPIC)
     _one_line(result, f"error: {EN}:", "cell 0 raised AssertionError")
     assert (copy.root / STORED).read_bytes() == before, "nothing half-run is stored"
+
+
+def test_a_cell_that_is_no_python(copy):
+    copy.edit(EN, "use_style()", "use_style(")
+    for command in (("book.stored", TOPIC), ("book.parity",), ("book.site",)):
+        _one_line(
+            copy.python("-m", *command), f"error: {EN}:", "the code cell is not valid Python: '(' was never closed"
+        )
 
 
 def test_code_that_was_not_run_again_stops_the_book(copy):

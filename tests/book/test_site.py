@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from book.project import LANGUAGES, pages, topics
+from book.project import LANGUAGES, chapters, exercises, pages, topics
 
 
 class Page(HTMLParser):
@@ -97,7 +97,7 @@ def test_headings_have_the_same_anchors_in_both_languages(site):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_mathematics_is_typeset(site, language):
-    for topic in topics():
+    for topic in chapters():
         page = site / language / f"{topic}.html"
         assert 'class="math' in page.read_text(encoding="utf-8"), topic
         text = "".join(parse(page).text)
@@ -106,7 +106,7 @@ def test_mathematics_is_typeset(site, language):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_figures_have_captions_and_alternative_texts(site, language):
-    for topic in topics():
+    for topic in chapters():
         text = (site / language / f"{topic}.html").read_text(encoding="utf-8")
         figures = re.findall(r"<figure.*?</figure>", text, re.DOTALL)
         assert len(figures) >= 4, topic
@@ -119,7 +119,7 @@ def test_figures_have_captions_and_alternative_texts(site, language):
 def test_the_outputs_are_those_of_the_stored_run(site):
     """No cell was left without its output, and none shows an error."""
     for language in LANGUAGES:
-        for topic in topics():
+        for topic in chapters():
             text = (site / language / f"{topic}.html").read_text(encoding="utf-8")
             assert text.count("cell_output") >= 5, topic
             assert "Traceback (most recent call last)" not in text, topic
@@ -128,10 +128,11 @@ def test_the_outputs_are_those_of_the_stored_run(site):
 def test_nothing_is_missing_beside_the_pages(site):
     for name in (".nojekyll", "index.html"):
         assert (site / name).is_file(), name
-    for topic in topics():
+    for topic in chapters():
         assert (site / "lib" / f"{topic}.py.txt").is_file()
-        for language in LANGUAGES:
-            assert (site / "notebooks" / language / f"{topic}.ipynb").is_file()
+    for language in LANGUAGES:
+        for name in [*topics(), *(f"practice/{exercise}" for exercise in exercises())]:
+            assert (site / "notebooks" / language / f"{name}.ipynb").is_file()
 
 
 def test_colab_links_open_notebooks(site):

@@ -7,6 +7,7 @@ import pytest
 
 from book import stored
 from book.project import topics
+from lib.practice.language import CHINESE
 
 FIGURE_LIMIT = 40_000  # bytes; the notebooks live in git
 
@@ -51,3 +52,34 @@ def test_the_fingerprint_follows_lib_through_its_imports(tmp_path, monkeypatch):
     assert stored.fingerprint(cells) == before
     (tmp_path / "lib" / "b.py").write_text("x = 2\n")
     assert stored.fingerprint(cells) != before
+
+
+def test_the_fingerprint_follows_the_exercises_that_a_chapter_names(tmp_path, monkeypatch):
+    folder = tmp_path / "lib" / "practice" / "exercises"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text("")
+    for name in ("rope", "other"):
+        (folder / f"{name}.py").write_text("x = 1\n")
+    monkeypatch.setattr(stored, "ROOT", tmp_path)
+    monkeypatch.setattr(stored, "exercises", lambda: ["other", "rope"])
+
+    def hashes():
+        one = stored.Cell("code", 'from lib.practice import check\ncheck("rope", f)', {}, 1)
+        every = stored.Cell("code", "from lib.practice import overview\noverview()", {}, 1)
+        return stored.fingerprint([one]), stored.fingerprint([every])
+
+    before = hashes()
+    (folder / "other.py").write_text("x = 2\n")
+    after = hashes()
+    assert after[0] == before[0] and after[1] != before[1]
+    (folder / "rope.py").write_text("x = 2\n")
+    assert hashes()[0] != before[0]
+
+
+def test_what_the_judge_says_is_shown_in_the_language_of_the_page():
+    output = {"output_type": "display_data", "data": {"text/plain": "one", stored.CHINESE: {"text/plain": "一"}}}
+    outputs = [stored.nbformat.from_dict(output), stored.nbformat.from_dict({"output_type": "stream", "text": "x"})]
+    for language, text in (("en", "one"), ("zh", "一")):
+        found = stored.in_language(outputs, language)
+        assert found[0].data == {"text/plain": text} and found[1].text == "x"
+    assert stored.CHINESE == CHINESE and stored.CHINESE in outputs[0].data
