@@ -11,10 +11,10 @@ Two layouts of the same idea are in use, and weights trained with one are wrong 
   here.
 - `interleaved` pairs 2i with 2i + 1: the paper, Meta's own Llama code, Llama 4 and GPT-J.
 
-Phases are computed in float64 whatever the model's dtype: in float32 the angle of position 131 071
-is already off by 7.7e-3, and in bfloat16 neighbouring positions collide. Left out: the rules that
-stretch the frequencies to longer contexts (topic rope_scaling), and a table of angles: like Hugging
-Face, compute those of the positions at hand.
+Phases are computed in float64 whatever the model's dtype: in float32 the angles near position 131
+000 are off by up to 7.8e-3, and in bfloat16 neighbouring positions collide. Left out: the rules
+that stretch the frequencies to longer contexts (topic rope_scaling), and a table of angles: like
+Hugging Face, compute those of the positions at hand.
 """
 
 import torch

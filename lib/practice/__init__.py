@@ -7,6 +7,7 @@ forgets it. `task("bugs_rope")` is a program with bugs to find, and `reveal("bug
 notebook's language; `set_language("zh")` changes that.
 """
 
+import re
 from collections.abc import Callable, Iterable
 
 from lib.practice import catalogue as _catalogue
@@ -97,7 +98,8 @@ def solution(name: str) -> None:
     if isinstance(exercise, Drill):
         code = exercise.text(())
     else:
-        code = "\n\n\n".join(source_of(program.function) for program in exercise.solutions[:1])
+        program = exercise.solutions[0]
+        code = re.sub(rf"\b{program.name}\b", exercise.function_name, source_of(program.function))
     others = exercise.conventions
 
     def render() -> str:

@@ -13,7 +13,7 @@ exercise = Drill(
     statement=Text(
         """This function rotates queries or keys in the layout of Hugging Face's Llama (feature i with i + D/2). It runs,
 the shapes are right, and it has **4 bugs**. `x` is (B, H, T, D), `positions` (B, T). Mend it, keeping its name.""",
-        """下面的函数按 Hugging Face Llama 的布局（特征 i 与 i + D/2 配对）旋转 query 或 key。它能运行，形状也对，但有 **4 个 bug**。`x` 是 (B, H, T, D)，`positions` 是 (B, T)。把它改对，函数名不变。""",
+        """下面的函数按 Hugging Face Llama 的布局（分量 i 与 i + D/2 配对）旋转 query 或 key。它能运行，形状也对，但有 **4 个 bug**。`x` 是 (B, H, T, D)，`positions` 是 (B, T)。把它改对，函数名不变。""",
     ),
     signature="def rotate(x, positions, base=10_000.0):",
     reference=None,
@@ -75,15 +75,15 @@ def rotate(x, positions, base=10_000.0):
         ),
         Text(
             "With D = 4, write down the angle of each feature and the partner of each feature.",
-            "取 D = 4，逐个写出每个特征的角度和它的搭档。",
+            "取 D = 4，逐个写出每个分量的角度和它的搭档。",
         ),
     ),
     difficulty=2,
     asked=2,
 )
-exercise.values("one pair", "一对特征", lambda: call(numbers(1, 1, 2, 2), torch.tensor([[0, 1]])), tolerance=1e-5)
+exercise.values("one pair", "一对分量", lambda: call(numbers(1, 1, 2, 2), torch.tensor([[0, 1]])), tolerance=1e-5)
 exercise.values(
-    "three pairs", "三对特征", lambda: call(numbers(2, 2, 3, 6), torch.tensor([[0, 1, 2], [5, 6, 7]])), tolerance=1e-5
+    "three pairs", "三对分量", lambda: call(numbers(2, 2, 3, 6), torch.tensor([[0, 1, 2], [5, 6, 7]])), tolerance=1e-5
 )
 exercise.values(
     "one token at position 37",

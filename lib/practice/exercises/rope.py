@@ -24,10 +24,10 @@ by the angle m · base^(−2i/D).
 - `layout="half"` pairs feature i with i + D/2 (Hugging Face's Llama), `"interleaved"` pairs 2i with 2i + 1 (the paper).
 - Returns the shape and dtype of `x`. Angles in float32 or better, whatever the dtype of `x`.
 - No loop over positions, and no D × D matrices.""",
-        """写 `apply_rope(x, positions, *, base=10_000.0, layout="half")`：位置 m 上的向量，第 i 对特征旋转 m · base^(−2i/D) 弧度。
+        """写 `apply_rope(x, positions, *, base=10_000.0, layout="half")`：位置 m 上的向量，第 i 对分量旋转 m · base^(−2i/D) 弧度。
 
 - `x`：(B, H, T, D)，D 为偶数。`positions`：整数，形状 (T,) 表示各行相同，(B, T) 表示每条序列各有一行。
-- `layout="half"` 把特征 i 与 i + D/2 配对（Hugging Face 的 Llama），`"interleaved"` 把 2i 与 2i + 1 配对（论文）。
+- `layout="half"` 把分量 i 与 i + D/2 配对（Hugging Face 的 Llama），`"interleaved"` 把 2i 与 2i + 1 配对（论文）。
 - 返回值的形状和数据类型与 `x` 相同；不管 `x` 是什么类型，角度至少用 float32 算。
 - 不要对位置写循环，也不要构造 D × D 的矩阵。""",
     ),
@@ -61,7 +61,7 @@ def _x(*shape, seed=0):
 
 exercise.values(
     "one pair, one position",
-    "一对特征，一个位置",
+    "一对分量，一个位置",
     lambda: call(_x(1, 1, 1, 2), torch.tensor([1])),
     see="rope-formula",
     **EASY,
@@ -197,7 +197,7 @@ def exchanged(x, positions, *, base=10_000.0, layout="half"):
 
 @exercise.wrong(
     "layouts mixed: tables repeated feature by feature, features paired by halves",
-    "两种布局混用：表按相邻特征重复，配对却按前后两半",
+    "两种布局混用：表按相邻分量重复，配对却按前后两半",
     fails="layout half",
 )
 def mixed(x, positions, *, base=10_000.0, layout="half"):

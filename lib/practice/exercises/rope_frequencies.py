@@ -16,7 +16,7 @@ turns from one position to the next. Pair i = 0 … D/2 − 1 gets `base` to the
 
 - Returns a tensor (D/2,), float32 or float64.
 - An odd `head_dim` raises `ValueError`.""",
-        """写 `rope_frequencies(head_dim, *, base=10_000.0)`：位置每加一，每对特征转过多少弧度。
+        """写 `rope_frequencies(head_dim, *, base=10_000.0)`：位置每加一，每对分量转过多少弧度。
 第 i 对（i = 0 … D/2 − 1）的频率是 `base` 的 −2i/D 次方，其中 D = `head_dim`。
 
 - 返回形状为 (D/2,) 的张量，float32 或 float64 均可。
@@ -87,7 +87,7 @@ def rising(head_dim, *, base=10_000.0):
 
 
 @exercise.wrong(
-    "one frequency a feature, not a pair: D of them", "每个特征一个频率，共 D 个；应是每对一个", fails="head size 8"
+    "one frequency a feature, not a pair: D of them", "每个分量一个频率，共 D 个；应是每对一个", fails="head size 8"
 )
 def full_length(head_dim, *, base=10_000.0):
     return base ** (-torch.arange(0, _even(head_dim), 2) / head_dim).repeat(2)

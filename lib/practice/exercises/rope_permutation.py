@@ -20,7 +20,7 @@ exercise = Exercise(
         """模型按 interleaved 布局训练，现在要放到按前后两半配对的代码里运行。写 `interleaved_to_half(weight, num_heads)`，重排 `q_proj` 或 `k_proj` 的行。
 
 - `weight`：(H·D, C)，即 `nn.Linear` 的存法，各头依次排列；也可以是它的偏置 (H·D,)。
-- 每个头内部：先放偶数特征 0 2 4 …，再放奇数特征 1 3 5 …
+- 每个头内部：先放偶数分量 0 2 4 …，再放奇数分量 1 3 5 …
 - 返回值形状和数据类型不变。`num_heads` 不能整除行数时抛出 `ValueError`。""",
     ),
     signature="def interleaved_to_half(weight, num_heads):",
@@ -28,7 +28,7 @@ exercise = Exercise(
     hints=(
         Text(
             "Which axis holds the features, and what must happen before you can reorder inside a head?",
-            "特征在哪个轴上？要在头内部重排，先得做什么？",
+            "分量在哪个轴上？要在头内部重排，先得做什么？",
         ),
         Text(
             "Split the first axis into (H, D), or at once into (H, D/2, 2).",
@@ -49,11 +49,11 @@ def _weight(rows, columns):
     return numbers(rows, columns)
 
 
-exercise.values("one head of four features", "一个头，四个特征", lambda: call(torch.arange(8.0).view(4, 2), 1), **SEE)
+exercise.values("one head of four features", "一个头，四个分量", lambda: call(torch.arange(8.0).view(4, 2), 1), **SEE)
 exercise.values("three heads", "三个头", lambda: call(_weight(18, 5), 3), **SEE)
 exercise.values("square: rows, not columns", "方阵：重排的是行，不是列", lambda: call(_weight(8, 8), 2), **SEE)
 exercise.values("a bias", "偏置", lambda: call(_weight(12, 1)[:, 0], 2), **SEE)
-exercise.values("a head of two features", "每个头只有两个特征", lambda: call(_weight(6, 3), 3), **SEE)
+exercise.values("a head of two features", "每个头只有两个分量", lambda: call(_weight(6, 3), 3), **SEE)
 exercise.gradients("gradients", "梯度", lambda: call(_weight(8, 2), 2), **SEE)
 exercise.dtypes_kept(lambda: call(_weight(8, 2), 2), **SEE)
 exercise.refuses("num_heads must divide the rows", "num_heads 必须整除行数", lambda: call(_weight(8, 2), 3), **SEE)
@@ -94,7 +94,7 @@ def inverse(weight, num_heads):
     return torch.stack(heads.chunk(2, 1), 2).flatten(0, 2)
 
 
-@exercise.wrong("odd features first", "先放了奇数特征", fails="one head of four features")
+@exercise.wrong("odd features first", "先放了奇数分量", fails="one head of four features")
 def odd_first(weight, num_heads):
     heads = _heads(weight, num_heads)
     return torch.cat((heads[:, 1::2], heads[:, 0::2]), 1).flatten(0, 1)
