@@ -113,8 +113,8 @@ def masked_log_ratio(
     check_same_shape(logprobs=logprobs, ref_logprobs=ref_logprobs)
     check_floating(logprobs=logprobs, ref_logprobs=ref_logprobs)
     mask = check_mask(mask, logprobs)
-    ratio = at_least_float32(logprobs) - at_least_float32(ref_logprobs)
-    return torch.where(mask, ratio, 0.0).clamp(-bound, bound)
+    log_ratio = at_least_float32(logprobs) - at_least_float32(ref_logprobs)
+    return torch.where(mask, log_ratio, 0.0).clamp(-bound, bound)
 
 
 def sequence_logprob(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:

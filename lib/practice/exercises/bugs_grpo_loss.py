@@ -16,7 +16,7 @@ exercise = Drill(
         """This function goes from rewards to the GRPO loss of DeepSeekMath. It runs, the reward even rises for a while, and
 it has **5 bugs**. `rewards`: (B, G); `logprobs`, `old_logprobs`, `ref_logprobs`, `mask`: (B·G, T), a prompt's answers one
 after another; padding may hold −∞. Mend it, keeping its name.""",
-        """下面的函数从奖励一路算到 DeepSeekMath 的 GRPO 损失。它能运行，奖励甚至会涨一阵，但有 **5 个 bug**。`rewards`：(B, G)；`logprobs`、`old_logprobs`、`ref_logprobs`、`mask`：(B·G, T)，同一 prompt 的回答相邻；填充位置可能是 −∞。把它改对，函数名不变。""",
+        """下面的函数从奖励一路算到 DeepSeekMath 的 GRPO 损失。它能运行，奖励甚至会涨一阵，但有 **5 个 bug**。`rewards`：(B, G)；`logprobs`、`old_logprobs`、`ref_logprobs`、`mask`：(B·G, T)，同一道题的回答相邻；填充位置可能是 −∞。把它改对，函数名不变。""",
     ),
     signature="def grpo_step_loss(logprobs, old_logprobs, ref_logprobs, rewards, mask, beta=0.04):",
     reference=None,
@@ -44,7 +44,7 @@ def grpo_step_loss(logprobs, old_logprobs, ref_logprobs, rewards, mask, beta=0.0
             "mean, std = rewards.mean(), rewards.std()",
             Text(
                 "one mean for all prompts: an easy prompt's wrong answers get a positive advantage",
-                "所有 prompt 共用一个均值：简单题答错了也是正优势",
+                "所有题共用一个均值：简单题答错了也是正优势",
             ),
             "grpo-pitfalls-groups",
         ),
@@ -88,7 +88,7 @@ def grpo_step_loss(logprobs, old_logprobs, ref_logprobs, rewards, mask, beta=0.0
     hints=(
         Text(
             "Two prompts, one easy and one hard: which advantages must have mean 0?",
-            "两个 prompt，一难一易：哪些优势的均值应为 0？",
+            "两道题，一难一易：哪些优势的均值应为 0？",
         ),
         Text(
             "Take A = −1 and ratios 0.5 and 1.5. Which of them must keep its gradient?",
@@ -110,5 +110,5 @@ def _batch(seed, padding=0.0):
     return call(new, old, ref, rewards, mask, beta=0.5)
 
 
-exercise.values("two prompts with two answers", "两个 prompt，各两条回答", lambda: _batch(0), tolerance=1e-9)
+exercise.values("two prompts with two answers", "两道题，各两个回答", lambda: _batch(0), tolerance=1e-9)
 exercise.gradients("gradients, padding of −∞", "梯度，填充为 −∞", lambda: _batch(4, -math.inf), tolerance=1e-9)

@@ -95,5 +95,5 @@ def _batch(seed):
     return call(logits, ref, tokens, mask)
 
 
-exercise.values("two answers", "两条回答", lambda: _batch(0), tolerance=1e-9)
+exercise.values("two answers", "两个回答", lambda: _batch(0), tolerance=1e-9)
 exercise.gradients("gradients", "梯度", lambda: _batch(3), tolerance=1e-9)

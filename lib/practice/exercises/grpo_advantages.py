@@ -17,11 +17,11 @@ group's mean, divided by the group's standard deviation plus a small eps.
 - `rewards`: (B, G), floating point, integers or bools. Returns (B, G), float32 or float64 as the rewards are.
 - Free: whether the variance divides by G or G − 1; eps up to 1e-4.
 - Equal rewards give exactly 0, and so does a group of one.""",
-        """写 `grpo_advantages(rewards)`：每个 prompt 有 G 条回答，一条回答的优势 =（奖励 − 组内均值）/（组内标准差 + 很小的 eps）。
+        """写 `grpo_advantages(rewards)`：每道题有 G 个回答，一个回答的优势 =（奖励 − 组内均值）/（组内标准差 + 很小的 eps）。
 
 - `rewards`：(B, G)，浮点、整数或 bool。返回 (B, G)；浮点输入的数据类型不变（float32 或 float64）。
 - 不限：方差除以 G 还是 G − 1；eps 不超过 1e-4 即可。
-- 组内奖励全相等时，优势必须恰好为 0；组里只有一条回答时也是。""",
+- 组内奖励全相等时，优势必须恰好为 0；组里只有一个回答时也是。""",
     ),
     signature="def grpo_advantages(rewards):",
     reference=lambda rewards: grpo_advantages(rewards),
@@ -70,7 +70,7 @@ exercise.values(
     lambda: _rewards([0.1] * 7, [0.7] * 7, dtype=torch.float32), see="grpo-pitfalls-equal", tolerance=0.0,
 )  # fmt: skip
 exercise.values(
-    "a group of one", "组里只有一条回答", lambda: _rewards([1], [0]), see="grpo-pitfalls-equal", tolerance=0.0
+    "a group of one", "组里只有一个回答", lambda: _rewards([1], [0]), see="grpo-pitfalls-equal", tolerance=0.0
 )
 exercise.values(
     "whole numbers", "整数奖励", lambda: _rewards([1, 0, 0], [2, 1, 1], dtype=torch.long), see="grpo-by-hand", **LOOSE
@@ -87,6 +87,16 @@ def population(rewards):
     return grpo_advantages(rewards, ddof=0)
 
 
+@exercise.solution("by G − 1, as TRL has it", "除以 G − 1，TRL 的写法")
+def bessel(rewards):
+    rewards = rewards if rewards.is_floating_point() else rewards.float()
+    if rewards.shape[1] == 1:
+        return torch.zeros_like(rewards)  # G − 1 = 0
+    equal = (rewards == rewards[:, :1]).all(-1, keepdim=True)
+    std, mean = torch.std_mean(rewards, dim=-1, keepdim=True)
+    return torch.where(equal, 0.0, (rewards - mean) / (std + 1e-4))
+
+
 @exercise.solution("mean, std, and equal groups apart", "均值、标准差，全相等的组单独处理")
 def plain(rewards):
     rewards = rewards if rewards.is_floating_point() else rewards.float()
@@ -94,16 +104,6 @@ def plain(rewards):
     std = rewards.std(-1, keepdim=True, correction=0)
     centred = rewards - rewards.mean(-1, keepdim=True)
     return torch.where(equal, 0.0, centred / (std + 1e-6))
-
-
-@exercise.solution("by G − 1, as TRL has it", "除以 G − 1，TRL 的写法")
-def bessel(rewards):
-    rewards = rewards.double() if rewards.dtype == torch.float64 else rewards.float()
-    if rewards.shape[1] == 1:
-        return torch.zeros_like(rewards)
-    std, mean = torch.std_mean(rewards, dim=1, keepdim=True)
-    same = (rewards == rewards[:, :1]).all(1, keepdim=True)
-    return ((rewards - mean) / (std + 1e-4)).masked_fill(same, 0)
 
 
 def _equal(rewards):
@@ -115,7 +115,7 @@ def _float(rewards):
 
 
 @exercise.wrong(
-    "one mean and one std for all prompts", "所有 prompt 共用一个均值和标准差", fails="two groups, each on its own"
+    "one mean and one std for all prompts", "所有题共用一个均值和标准差", fails="two groups, each on its own"
 )
 def pooled(rewards):
     rewards = _float(rewards)
@@ -126,7 +126,7 @@ def pooled(rewards):
 
 @exercise.wrong(
     "normalised along the prompts, not within a group",
-    "沿 prompt 的轴归一化，不在组内",
+    "沿题目的轴归一化，不在组内",
     fails="as many groups as answers",
 )
 def wrong_axis(rewards):

@@ -31,9 +31,9 @@ DeepSeekMath, to be minimised.
 - Only `logprobs` gets a gradient. Padding may hold −∞. Half precision is computed and returned in float32.""",
         """写 `grpo_loss(logprobs, old_logprobs, ref_logprobs, advantages, mask, *, beta=0.04, clip=0.2)`，即 DeepSeekMath 的损失（要最小化）。
 
-- `logprobs`、`old_logprobs`、`ref_logprobs`：(N, T)。`advantages`：(N,)，每条回答一个。`mask`：(N, T)，bool。
+- `logprobs`、`old_logprobs`、`ref_logprobs`：(N, T)。`advantages`：(N,)，每个回答一个。`mask`：(N, T)，bool。
 - 记 ρ = π/π_old，一个 token 的损失是 −min(ρ·A, clip(ρ, 1 − `clip`, 1 + `clip`)·A) + `beta`·k3，其中 k3 = r − 1 − log r，r = π_ref/π。
-- 先在每条回答的有效 token 上取平均，再对回答取平均。返回形状为 () 的张量。
+- 先在每个回答的有效 token 上取平均，再对回答取平均。返回形状为 () 的张量。
 - 只有 `logprobs` 有梯度。填充位置可能是 −∞。半精度输入用 float32 计算并返回。""",
     ),
     signature="def grpo_loss(logprobs, old_logprobs, ref_logprobs, advantages, mask, *, beta=0.04, clip=0.2):",
@@ -49,7 +49,7 @@ DeepSeekMath, to be minimised.
         ),
         Text(
             "losses.sum(-1) / mask.sum(-1) for each answer, then .mean().",
-            "每条回答 losses.sum(-1) / mask.sum(-1)，再 .mean()。",
+            "每个回答 losses.sum(-1) / mask.sum(-1)，再 .mean()。",
         ),
     ),
     difficulty=2,
@@ -86,7 +86,7 @@ def _square():
     return call(new, old, old, torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64), torch.ones(3, 3, dtype=torch.bool))
 
 
-exercise.values("two answers, by hand", "两条回答，可手算", _by_hand, see="grpo-formula")
+exercise.values("two answers, by hand", "两个回答，可手算", _by_hand, see="grpo-formula")
 exercise.values("good answers", "优势为正", lambda: _batch((1.0, 2.0, 0.5), beta=0.0), see="grpo-behaviour-clip")
 exercise.values("bad answers", "优势为负", lambda: _batch((-1.0, -2.0, -0.5), beta=0.0), see="grpo-behaviour-clip")
 exercise.values("with the KL penalty", "带 KL 惩罚", lambda: _batch(beta=0.5), see="kl-estimators-pitfall-ratio")
@@ -125,7 +125,7 @@ def two_means(logprobs, old_logprobs, ref_logprobs, advantages, mask, *, beta=0.
     return (torch.where(mask, losses, 0.0).sum(-1) / mask.sum(-1)).mean()
 
 
-@exercise.solution("answer by answer", "逐条回答计算")
+@exercise.solution("answer by answer", "逐个回答计算")
 def answer_by_answer(logprobs, old_logprobs, ref_logprobs, advantages, mask, *, beta=0.04, clip=0.2):
     total = 0
     for new, old, ref, A, keep in zip(logprobs, old_logprobs, ref_logprobs, advantages, mask):

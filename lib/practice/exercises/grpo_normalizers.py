@@ -27,9 +27,9 @@ exercise = Exercise(
 - `"constant"` (Dr.GRPO): the sum over all valid tokens, divided by N · `max_length`.
 - `mask`: (N, T) bool. Padding may hold NaN. Half precision is computed and returned in float32. Another name raises
   `ValueError`.""",
-        """写 `aggregate(losses, mask, normalizer, *, max_length=None)`：把 N 条回答的 token 损失 (N, T) 变成一个数。
+        """写 `aggregate(losses, mask, normalizer, *, max_length=None)`：把 N 个回答的 token 损失 (N, T) 变成一个数。
 
-- `"sequence_mean"`（GRPO）：先在每条回答的有效 token 上取平均，再对回答取平均。没有有效 token 的回答按 0 计。
+- `"sequence_mean"`（GRPO）：先在每个回答的有效 token 上取平均，再对回答取平均。没有有效 token 的回答按 0 计。
 - `"token_mean"`（DAPO）：整个 batch 的有效 token 一起取平均。
 - `"constant"`（Dr.GRPO）：有效 token 求和，除以 N · `max_length`。
 - `mask`：(N, T)，bool。填充位置可能是 NaN。半精度输入用 float32 计算并返回。其他名字抛出 `ValueError`。""",
@@ -44,7 +44,7 @@ exercise = Exercise(
         ),
         Text(
             "mask.sum(-1).clamp(min=1) for each answer; mask.sum() for all; len(losses) * max_length.",
-            "每条回答 mask.sum(-1).clamp(min=1)；全部 mask.sum()；常数 len(losses) * max_length。",
+            "每个回答 mask.sum(-1).clamp(min=1)；全部 mask.sum()；常数 len(losses) * max_length。",
         ),
     ),
     difficulty=1,
@@ -63,9 +63,9 @@ LENGTH = {"see": "grpo-behaviour-length"}
 exercise.values("sequence_mean", "sequence_mean", lambda: _ragged("sequence_mean"), **LENGTH)
 exercise.values("token_mean", "token_mean", lambda: _ragged("token_mean"), **LENGTH)
 exercise.values("constant", "constant", lambda: _ragged("constant", max_length=10), **LENGTH)
-exercise.values("one answer", "只有一条回答", lambda: _ragged("sequence_mean", (3,)), **LENGTH)
+exercise.values("one answer", "只有一个回答", lambda: _ragged("sequence_mean", (3,)), **LENGTH)
 exercise.values(
-    "an answer without a valid token", "有一条回答没有有效 token", lambda: _ragged("sequence_mean", (4, 0, 2)), **LENGTH
+    "an answer without a valid token", "有一个回答没有有效 token", lambda: _ragged("sequence_mean", (4, 0, 2)), **LENGTH
 )
 exercise.values(
     "padding of NaN", "填充为 NaN", lambda: _ragged("token_mean", padding=math.nan), see="kl-estimators-pitfall-padding"

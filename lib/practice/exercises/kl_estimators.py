@@ -164,7 +164,7 @@ def over_padding(logprobs, ref_logprobs, mask, estimator):
 
 @exercise.wrong(
     "mean of each answer first, then of the answers",
-    "先对每条回答取平均，再对回答取平均",
+    "先对每个回答取平均，再对回答取平均",
     fails="k2, answers of unequal length",
 )
 def per_answer(logprobs, ref_logprobs, mask, estimator):
