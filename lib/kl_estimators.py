@@ -43,7 +43,8 @@ def kl_k3(logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor | None = None) ->
     """(r − 1) − log r with r = π_ref/π, for each token, in nats; 0 where masked. logprobs,
     ref_logprobs, mask: (..., T).
 
-    expm1 keeps the digits where r is close to 1, which is where training spends its time.
+    expm1 keeps the digits where r is close to 1 (in float32 down to |log r| = 1e-5), which is where
+    training spends its time.
     """
     log_r = -masked_log_ratio(logprobs, ref_logprobs, mask)
     return torch.expm1(log_r) - log_r
