@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from lib.practice.drill import Drill, verdict_on
 from lib.practice.exercise import Exercise, Program, load, names
@@ -44,8 +44,8 @@ def _in_place(function):
     def in_place(*args, **kwargs):
         result = function(*args, **kwargs)
         with torch.no_grad():
-            for x in [*args, *kwargs.values()]:
-                if isinstance(x, Tensor) and x.is_floating_point():
+            for x in tree_leaves((args, kwargs)):
+                if isinstance(x, Tensor) and x.dtype != torch.bool:
                     x.mul_(1)
         return result
 

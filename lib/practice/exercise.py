@@ -80,7 +80,7 @@ class Exercise:
     """An exercise. Cases and programs are added by its methods, in the same file.
 
     reference: lib's own function; signature: its head, as the stub shows it; forbidden: bare names of the functions
-    that would be the answer.
+    that would be the answer; skeleton: the whole stub where the signature and one `return None` do not make one: a class.
     """
 
     topic: str
@@ -93,6 +93,7 @@ class Exercise:
     difficulty: int
     asked: int
     forbidden: tuple[str, ...] = ()
+    skeleton: str = ""
     seconds: float = 20.0
     name: str = ""
     cases: list[Case] = field(default_factory=list)
@@ -121,7 +122,7 @@ class Exercise:
     @property
     def stub(self) -> str:
         """The program that the reader starts from."""
-        return f"{self.signature}\n    return None  # your code here"
+        return self.skeleton or f"{self.signature}\n    return None  # your code here"
 
     def names(self, args: tuple) -> list[str]:
         """The names of positional arguments, as the reference has them."""

@@ -69,8 +69,19 @@ class Seen:
     mixed: str | None = None
 
 
+def _nothing(self, x):
+    return None
+
+
 def is_stub(function: Callable) -> bool:
-    """Whether nothing was written: the body is a docstring, `pass`, `...`, `return None` or a NotImplementedError."""
+    """Whether nothing was written: the body is a docstring, `pass`, `...`, `return None` or a NotImplementedError.
+
+    Of a module, whether its own `forward` gives back None and does nothing else.
+    """
+    if isinstance(function, type):
+        written = vars(function).get("forward")
+        code = getattr(written, "__code__", None)
+        return code is not None and code.co_code == _nothing.__code__.co_code and not any(code.co_consts)
     try:
         tree = ast.parse(source_of(function)).body[0]
     except (OSError, TypeError, SyntaxError, StopIteration):
@@ -92,10 +103,14 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return tree_map(lambda x: x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x, value)
 
 
+def _device(case: Case) -> str:
+    """The GPU where the case is about devices and there is one."""
+    return "cuda" if case.kind == "device" and torch.cuda.is_available() else "cpu"
+
+
 def _fresh(case: Case, dtype: torch.dtype | None, with_gradients: bool) -> Call:
-    """The arguments of a case, as leaves; on the GPU where the case is about devices and there is one."""
-    made = case.make()
-    device = "cuda" if case.kind == "device" and torch.cuda.is_available() else "cpu"
+    """The arguments of a case, as leaves, on its device."""
+    made, device = case.make(), _device(case)
     values = (made.args, made.kwargs)
     if dtype is not None:
         values = _cast(values, dtype)
@@ -107,7 +122,7 @@ def _fresh(case: Case, dtype: torch.dtype | None, with_gradients: bool) -> Call:
     return Call(values[0], values[1], made.init)
 
 
-def _built(program: Callable, init: dict[str, Any] | None, reference: Callable, dtype) -> tuple[Callable, list]:
+def _built(program: Callable, init: dict[str, Any] | None, reference: Callable, dtype, device) -> tuple[Callable, list]:
     """A function as it is; a module built with `init` and given the weights of the reference's, by their names."""
     if init is None:
         return program, []
@@ -117,7 +132,7 @@ def _built(program: Callable, init: dict[str, Any] | None, reference: Callable, 
         module = program(**init)
     if not isinstance(module, nn.Module):
         raise TypeError(f"{getattr(program, '__name__', program)}: must be an nn.Module, is {type(module).__name__}")
-    module = module.to(dtype or torch.float64)
+    module = module.to(device, dtype or torch.float64)
     module.load_state_dict(weights)
     return module, [(f"weights.{name}", p) for name, p in module.named_parameters()]
 
@@ -133,7 +148,7 @@ def observe(exercise: Exercise, case: Case, program: Callable, dtype: torch.dtyp
     before = [(x.detach().clone(), x._version) for _, x in leaves]
     watch = Watch(exercise.forbidden)
     try:
-        function, weights = _built(program, given.init, exercise.reference, dtype)
+        function, weights = _built(program, given.init, exercise.reference, dtype, _device(case))
         with watch:
             seen.output = function(*given.args, **given.kwargs)
         if with_gradients:

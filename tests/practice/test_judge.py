@@ -312,6 +312,19 @@ def _one_line(x):
     return x  # noqa: RET504
 
 
+class Empty(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+
+    def forward(self, x):
+        return None
+
+
+def test_a_module_whose_forward_gives_nothing_is_not_written_yet(module):
+    assert judge(module, Empty).empty and not judge(module, Shifted).empty
+    assert is_stub(Empty) and not any(map(is_stub, (Scale, Frozen, nn.Module, nn.Identity)))
+
+
 def test_stubs():
     assert all(map(is_stub, (_documented, _dots, _raises, _pass, _none)))
     assert not any(map(is_stub, (_works, _one_line, torch.exp, abs)))
