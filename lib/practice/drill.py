@@ -95,9 +95,10 @@ def judge_drill(drill: Drill, program: Callable, tell: Callable[[Text], None] = 
     """One result a bug where the submission is the program with some of its bugs, else one a case."""
     tell(Text("comparing with every mixture of the bugs", "与各种 bug 组合逐一比较"))
     left = drill.left(program)
+    verdict = Verdict(drill.name) if left else judge(drill, program, tell)
     if left is None:
-        return judge(drill, program, tell)
-    results = []
+        return verdict
+    results = [result for result in verdict.results if not result.passed]  # mended, but something else is broken
     for number, bug in enumerate(drill.bugs):
         name = Text(f"bug {number + 1}", f"bug {number + 1}")
         if number in left:

@@ -141,11 +141,15 @@ class Exercise:
         """The gradients equal the reference's, in float64. wrt: of which arguments."""
         self._case("gradients", en, zh, make, **settings)
 
-    def dtypes_kept(self, make: Callable[[], Call], *dtypes: torch.dtype, **settings) -> None:
-        """The result has the reference's dtype, and its values to that precision, for each dtype of the input."""
+    def dtypes_kept(self, make: Callable[[], Call], *dtypes: torch.dtype, of: str = "", **settings) -> None:
+        """The result has the reference's dtype, and its values to that precision, for each dtype of the input.
+
+        of: what, where an exercise has several such cases.
+        """
         dtypes = dtypes or (torch.float32, torch.bfloat16, torch.float16)
         shown = [str(dtype).removeprefix("torch.") for dtype in dtypes]
-        self._case("dtypes", ", ".join(shown), "、".join(shown), make, dtypes=dtypes, **settings)
+        en, zh = ", ".join(shown), "、".join(shown)
+        self._case("dtypes", f"{of}, {en}" if of else en, f"{of}，{zh}" if of else zh, make, dtypes=dtypes, **settings)
 
     def device_kept(self, make: Callable[[], Call], **settings) -> None:
         """No tensor is made on a device of its own: it would not meet an input on the GPU."""

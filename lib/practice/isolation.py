@@ -5,6 +5,7 @@ lib.practice.isolation` is that process. Jobs and answers are pickled: a length 
 """
 
 import contextlib
+import inspect
 import io
 import linecache
 import os
@@ -102,15 +103,18 @@ def packed(program: Callable) -> bytes:
         raise ValueError(str(message)) from None
 
 
-def _sources(program: Callable) -> dict[str, list[str]]:
-    """The file or cell that a submission was written in, for its error messages."""
-    code = getattr(program, "__code__", None)
-    return {code.co_filename: linecache.getlines(code.co_filename)} if code else {}
+def _source(program: Callable) -> list[str]:
+    """The lines of a submission, at their places in its file or cell, for its error messages."""
+    try:
+        lines, start = inspect.getsourcelines(program)
+    except (OSError, TypeError):
+        return []
+    return [""] * (start - 1) + lines
 
 
 def run_isolated(name: str, program: Callable, *, seconds: float | None = None) -> Verdict:
     """The verdict on a submission, judged in a process of its own within the exercise's time."""
-    job = {"name": name, "program": packed(program), "sources": _sources(program), "path": sys.path, "cwd": os.getcwd()}
+    job = {"name": name, "program": packed(program), "source": _source(program), "path": sys.path, "cwd": os.getcwd()}
     limit = seconds or load(name).seconds
     worker, last = _take(), Text("starting", "启动")
     killed = threading.Event()
@@ -175,13 +179,13 @@ def _limit_memory() -> None:
 def _judge_job(job: dict[str, Any], answer: Callable[[Any], None]) -> Verdict:
     sys.path[:] = job["path"] + [p for p in sys.path if p not in job["path"]]
     os.chdir(job["cwd"])
-    for file, lines in job["sources"].items():
-        linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
     exercise = load(job["name"])
     sys.stdin = open(os.devnull)  # noqa: SIM115  (input() must not wait for ever)
     printed = _Printed()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         program = pickle.loads(job["program"])
+        if code := getattr(program, "__code__", None):  # cloudpickle forgets the name of a notebook's cell
+            linecache.cache[code.co_filename] = (1, None, job["source"], code.co_filename)
         _limit_memory()
         verdict = verdict_on(exercise, program, tell=answer)
     verdict.printed = printed.getvalue()

@@ -284,10 +284,9 @@ class _Run:
         wanted = observe(self.exercise, case, reference, dtype)
         if wanted.error:
             raise RuntimeError(f"{self.exercise.name}: the reference fails on '{case.name.en}'") from wanted.error
-        if dtype is not None:
-            case = replace(
-                case, tolerance=max(case.tolerance, 4 * torch.finfo(dtype).eps)
-            )  # some units in the last place
+        if dtype is not None:  # some units in the last place of the result, which may be wider than the input
+            eps = [torch.finfo(x.dtype).eps for x in tree_leaves(wanted.output) if x.is_floating_point()]
+            case = replace(case, tolerance=max(case.tolerance, 4 * max(eps, default=0.0)))
         failure = _JUDGES[case.kind](case, seen, wanted)
         return self._with_input(case, failure) if failure else None
 

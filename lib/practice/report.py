@@ -66,7 +66,9 @@ def verdict_text(verdict: Verdict, attempt: int | None = None) -> str:
     passed = sum(r.passed for r in verdict.results)
     total = len(verdict.results)
     if verdict.bugs_left is not None:
-        summary = Text(f"{passed} of {total} bugs mended", f"{total} 个 bug 修好了 {passed} 个")
+        bugs = len(exercise.bugs)
+        mended = bugs - len(verdict.bugs_left)
+        summary = Text(f"{mended} of {bugs} bugs mended", f"{bugs} 个 bug 修好了 {mended} 个")
     elif verdict.passed:
         summary = Text(f"right, all {total} checks pass", f"正确，{total} 项检查全部通过")
     else:
@@ -77,7 +79,7 @@ def verdict_text(verdict: Verdict, attempt: int | None = None) -> str:
         lines.append(f"  {'✓' if result.passed else '✗'} {result.name}")
         if result.passed:
             continue
-        if told < SHOWN and verdict.bugs_left is None:
+        if told < SHOWN and result.failure.lines:
             same = (
                 before is not None and result.failure.what == before.failure.what and "error" in before.failure.what.en
             )

@@ -15,8 +15,8 @@ exercise = Drill(
     statement=Text(
         """This function goes from rewards to the GRPO loss of DeepSeekMath. It runs, the reward even rises for a while, and
 it has **5 bugs**. `rewards`: (B, G); `logprobs`, `old_logprobs`, `ref_logprobs`, `mask`: (B·G, T), a prompt's answers one
-after another; padding may hold −∞. Mend it, keeping its name.""",
-        """下面的函数从奖励一路算到 DeepSeekMath 的 GRPO 损失。它能运行，奖励甚至会涨一阵，但有 **5 个 bug**。`rewards`：(B, G)；`logprobs`、`old_logprobs`、`ref_logprobs`、`mask`：(B·G, T)，同一道题的回答相邻；填充位置可能是 −∞。把它改对，函数名不变。""",
+after another; padding may hold −∞. Mend it, changing nothing else, and keep its name.""",
+        """下面的函数从奖励一路算到 DeepSeekMath 的 GRPO 损失。它能运行，奖励甚至会涨一阵，但有 **5 个 bug**。`rewards`：(B, G)；`logprobs`、`old_logprobs`、`ref_logprobs`、`mask`：(B·G, T)，同一道题的回答相邻；填充位置可能是 −∞。把它改对，别的不要动，函数名不变。""",
     ),
     signature="def grpo_step_loss(logprobs, old_logprobs, ref_logprobs, rewards, mask, beta=0.04):",
     reference=None,
@@ -101,14 +101,21 @@ def grpo_step_loss(logprobs, old_logprobs, ref_logprobs, rewards, mask, beta=0.0
 )
 
 
-def _batch(seed, padding=0.0):
-    new = -numbers(4, 5, seed=seed).abs()
-    old, ref = (new + numbers(4, 5, seed=seed + i, scale=0.5) for i in (1, 2))
-    mask = torch.arange(5) < torch.tensor([[4], [2], [3], [1]])
+def _batch(seed, padding=0.0, **settings):
+    new = -numbers(6, 5, seed=seed).abs()
+    old, ref = (new + numbers(6, 5, seed=seed + i, scale=0.5) for i in (1, 2))
+    mask = torch.arange(5) < torch.tensor([[4], [2], [3], [1], [5], [2]])
     new, old, ref = (x.masked_fill(~mask, padding) for x in (new, old, ref))
-    rewards = torch.tensor([[1.0, 0.0], [8.0, 9.0]], dtype=torch.float64)
-    return call(new, old, ref, rewards, mask, beta=0.5)
+    rewards = torch.tensor([[1.0, 0.0, 0.0], [8.0, 9.0, 9.5]], dtype=torch.float64)
+    return call(new, old, ref, rewards, mask, **settings)
 
 
-exercise.values("two prompts with two answers", "两道题，各两个回答", lambda: _batch(0), tolerance=1e-9)
-exercise.gradients("gradients, padding of −∞", "梯度，填充为 −∞", lambda: _batch(4, -math.inf), tolerance=1e-9)
+exercise.values("two prompts with three answers", "两道题，各三个回答", lambda: _batch(0, beta=0.5), tolerance=1e-9)
+exercise.gradients(
+    "gradients, padding of −∞",
+    "梯度，填充为 −∞",
+    lambda: _batch(4, -math.inf, beta=0.2),
+    tolerance=1e-9,
+    wrt=("logprobs", "old_logprobs", "ref_logprobs"),
+)
+exercise.values("beta as it is by default", "beta 取默认值", lambda: _batch(7), tolerance=1e-9)

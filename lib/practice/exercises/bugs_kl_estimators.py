@@ -14,8 +14,8 @@ exercise = Drill(
         """This function computes the k3 penalty of a batch from the logits of policy and reference. The training run looks
 healthy, and it has **5 bugs**. `logits`, `ref_logits`: (B, T, V), as the models return them for `tokens` (B, T); `mask`:
 (B, T) bool, True on the tokens of the answer. Wanted: the mean of k3 over the answers' tokens, an estimate of
-KL(π‖π_ref), with a gradient to the policy alone. Mend it, keeping its name.""",
-        """下面的函数从策略与参考模型的 logits 算一个 batch 的 k3 惩罚。训练看上去正常，但有 **5 个 bug**。`logits`、`ref_logits`：(B, T, V)，是模型对 `tokens` (B, T) 的输出；`mask`：(B, T)，bool，回答里的 token 为 True。应得到：k3 在回答 token 上的平均，即 KL(π‖π_ref) 的估计，且只对策略有梯度。把它改对，函数名不变。""",
+KL(π‖π_ref), with a gradient to the policy alone. Mend it, changing nothing else, and keep its name.""",
+        """下面的函数从策略与参考模型的 logits 算一个 batch 的 k3 惩罚。训练看上去正常，但有 **5 个 bug**。`logits`、`ref_logits`：(B, T, V)，是模型对 `tokens` (B, T) 的输出；`mask`：(B, T)，bool，回答里的 token 为 True。应得到：k3 在回答 token 上的平均，即 KL(π‖π_ref) 的估计，且只对策略有梯度。把它改对，别的不要动，函数名不变。""",
     ),
     signature="def kl_penalty(logits, ref_logits, tokens, mask):",
     reference=None,
@@ -91,7 +91,7 @@ def kl_penalty(logits, ref_logits, tokens, mask):
 def _batch(seed):
     logits, ref = (numbers(2, 5, 7, seed=seed + i) for i in range(2))
     tokens = torch.tensor([[1, 3, 0, 6, 2], [5, 5, 4, 2, 0]])
-    mask = torch.tensor([[False, True, True, True, False], [False, False, True, True, True]])
+    mask = torch.tensor([[False, True, True, True, False], [True, True, False, False, False]])
     return call(logits, ref, tokens, mask)
 
 

@@ -12,8 +12,8 @@ exercise = Drill(
     title=Text("Find the bugs: RoPE", "找 bug：RoPE"),
     statement=Text(
         """This function rotates queries or keys in the layout of Hugging Face's Llama (feature i with i + D/2). It runs,
-the shapes are right, and it has **4 bugs**. `x` is (B, H, T, D), `positions` (B, T). Mend it, keeping its name.""",
-        """下面的函数按 Hugging Face Llama 的布局（分量 i 与 i + D/2 配对）旋转 query 或 key。它能运行，形状也对，但有 **4 个 bug**。`x` 是 (B, H, T, D)，`positions` 是 (B, T)。把它改对，函数名不变。""",
+the shapes are right, and it has **4 bugs**. `x` is (B, H, T, D), `positions` (B, T). Mend it, changing nothing else, and keep its name.""",
+        """下面的函数按 Hugging Face Llama 的布局（分量 i 与 i + D/2 配对）旋转 query 或 key。它能运行，形状也对，但有 **4 个 bug**。`x` 是 (B, H, T, D)，`positions` 是 (B, T)。把它改对，别的不要动，函数名不变。""",
     ),
     signature="def rotate(x, positions, base=10_000.0):",
     reference=None,
@@ -83,7 +83,7 @@ def rotate(x, positions, base=10_000.0):
 )
 exercise.values("one pair", "一对分量", lambda: call(numbers(1, 1, 2, 2), torch.tensor([[0, 1]])), tolerance=1e-5)
 exercise.values(
-    "three pairs", "三对分量", lambda: call(numbers(2, 2, 3, 6), torch.tensor([[0, 1, 2], [5, 6, 7]])), tolerance=1e-5
+    "three pairs", "三对分量", lambda: call(numbers(2, 3, 3, 6), torch.tensor([[0, 1, 2], [5, 6, 7]])), tolerance=1e-5
 )
 exercise.values(
     "one token at position 37",
@@ -91,3 +91,9 @@ exercise.values(
     lambda: call(numbers(1, 1, 1, 4), torch.tensor([[37]])),
     tolerance=1e-5,
 )
+exercise.values(
+    "another base", "换一个 base", lambda: call(numbers(1, 2, 2, 6), torch.tensor([[3, 4]]), base=50.0), tolerance=1e-5
+)
+exercise.gradients("gradients", "梯度", lambda: call(numbers(1, 2, 2, 4), torch.tensor([[1, 2]])), tolerance=1e-5)
+exercise.dtypes_kept(lambda: call(numbers(1, 2, 2, 4), torch.tensor([[1, 2]])), tolerance=1e-5)
+exercise.device_kept(lambda: call(numbers(1, 2, 2, 4), torch.tensor([[1, 2]])))

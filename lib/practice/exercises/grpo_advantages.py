@@ -73,6 +73,18 @@ exercise.values(
     "a group of one", "组里只有一个回答", lambda: _rewards([1], [0]), see="grpo-pitfalls-equal", tolerance=0.0
 )
 exercise.values(
+    "right or wrong, as bools", "对错用 bool 表示", lambda: _rewards([1, 0, 0], [1, 1, 0], dtype=torch.bool),
+    see="grpo-by-hand", **LOOSE,
+)  # fmt: skip
+exercise.values(
+    "one right of eight, beside an equal group", "八个里只对一个，旁边一组全相等",
+    lambda: _rewards([1, 0, 0, 0, 0, 0, 0, 0], [-2] * 8), see="grpo-behaviour-difficulty", **LOOSE,
+)  # fmt: skip
+exercise.values("two answers", "两个回答", lambda: _rewards([-1, -3]), see="grpo-formula", **LOOSE)
+exercise.values(
+    "a single answer in all", "总共只有一个回答", lambda: _rewards([0.3]), see="grpo-pitfalls-equal", tolerance=0.0
+)
+exercise.values(
     "whole numbers", "整数奖励", lambda: _rewards([1, 0, 0], [2, 1, 1], dtype=torch.long), see="grpo-by-hand", **LOOSE
 )
 exercise.values(

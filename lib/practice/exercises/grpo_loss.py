@@ -61,14 +61,14 @@ def _logs(*rows):
     return torch.tensor(rows, dtype=torch.float64).log()
 
 
-def _batch(signs=(1.0, -1.0, 0.5), padding=None, spread=0.4, beta=0.04, seed=0):
+def _batch(signs=(1.0, -1.0, 0.5), padding=None, spread=0.4, beta=0.04, seed=0, **settings):
     """Three answers of 4, 1 and 3 tokens; ratios on both sides of the clip."""
     new = -numbers(3, 4, seed=seed).abs() - 0.5
     old, ref = (new + numbers(3, 4, seed=seed + i, scale=spread) for i in (1, 2))
     mask = torch.arange(4) < torch.tensor([[4], [1], [3]])
     if padding is not None:
         new, old, ref = (x.masked_fill(~mask, padding) for x in (new, old, ref))
-    return call(new, old, ref, torch.tensor(signs, dtype=torch.float64), mask, beta=beta)
+    return call(new, old, ref, torch.tensor(signs, dtype=torch.float64), mask, beta=beta, **settings)
 
 
 def _by_hand():
@@ -77,6 +77,13 @@ def _by_hand():
     new, old, ref = _logs([0.6, 0.5], [0.3, 0.4]), _logs([0.5, 0.5], [0.4, 0.4]), _logs([0.5, 0.4], [0.5, 0.5])
     mask = torch.tensor([[True, True], [True, False]])
     return call(new, old, ref, torch.tensor([root, -root], dtype=torch.float64), mask, beta=0.0)
+
+
+def _single(new, old, advantage):
+    """All tokens valid, the reference a little off."""
+    new, old = (torch.tensor(x, dtype=torch.float64) for x in (new, old))
+    advantages = torch.full(new.shape[:1], advantage, dtype=torch.float64)
+    return call(new, old, old - 0.1, advantages, torch.ones_like(new, dtype=torch.bool))
 
 
 def _square():
@@ -92,6 +99,27 @@ exercise.values("bad answers", "优势为负", lambda: _batch((-1.0, -2.0, -0.5)
 exercise.values("with the KL penalty", "带 KL 惩罚", lambda: _batch(beta=0.5), see="kl-estimators-pitfall-ratio")
 exercise.values("as many answers as tokens", "回答数与 token 数相等", _square, see="grpo-by-hand")
 exercise.values("padding of −∞", "填充为 −∞", lambda: _batch(padding=-math.inf), see="kl-estimators-pitfall-padding")
+exercise.values(
+    "another clip range and beta",
+    "换一个裁剪范围和 beta",
+    lambda: _batch(beta=0.2, clip=0.1),
+    see="grpo-behaviour-clip",
+)
+exercise.values(
+    "a bad token twenty times as likely", "优势为负，比率约为 20", lambda: _single([[0.0]], [[-3.0]], -1.0),
+    see="grpo-behaviour-clip",
+)  # fmt: skip
+exercise.values(
+    "one answer of three tokens", "一个回答，三个 token", lambda: _single([[-1.0, -0.5, -2.0]], [[-1.3, -0.2, -2.1]], 0.7),
+    see="grpo-by-hand",
+)  # fmt: skip
+exercise.values(
+    "three answers of one token", "三个回答，各一个 token",
+    lambda: _single([[-1.0], [-0.5], [-2.0]], [[-1.3], [-0.2], [-2.1]], 0.7), see="grpo-by-hand",
+)  # fmt: skip
+exercise.gradients(
+    "gradients of good answers", "优势为正时的梯度", lambda: _batch((1.0, 2.0, 1.0), seed=6), see="grpo-behaviour-clip"
+)
 exercise.gradients(
     "the first step: ratio 1, loss near 0", "第一步：比率为 1，损失接近 0", lambda: _batch(spread=0.0),
     see="grpo-pitfalls-zero",
@@ -217,6 +245,19 @@ def always_one(logprobs, old_logprobs, ref_logprobs, advantages, mask, *, beta=0
 def no_gradient(logprobs, old_logprobs, ref_logprobs, advantages, mask, *, beta=0.04, clip=0.2):
     return _loss(logprobs, old_logprobs, ref_logprobs, advantages, mask, beta, clip,
                  surrogate=lambda r, c, A: -torch.minimum(r.detach() * A, c.detach() * A))  # fmt: skip
+
+
+@exercise.wrong(
+    "computed in half precision, widened at the end",
+    "用半精度算完，最后才转成 float32",
+    fails="float32, bfloat16, float16",
+)
+def widened_late(logprobs, old_logprobs, ref_logprobs, advantages, mask, *, beta=0.04, clip=0.2):
+    now, old, ref = (torch.where(mask, x, 0.0) for x in (logprobs, old_logprobs.detach(), ref_logprobs.detach()))
+    ratio, A, u = (now - old).exp(), advantages.detach()[:, None], ref - now
+    losses = -torch.minimum(ratio * A, ratio.clamp(1 - clip, 1 + clip) * A) + beta * (torch.expm1(u) - u)
+    value = (torch.where(mask, losses, 0.0).sum(-1) / mask.sum(-1)).mean()
+    return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
 @exercise.wrong(

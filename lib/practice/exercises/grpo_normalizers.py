@@ -59,6 +59,11 @@ def _ragged(normalizer, lengths=(4, 1, 2), padding=None, **settings):
     return call(losses, mask, normalizer, **settings)
 
 
+def _holes():
+    mask = torch.tensor([[True, False, True, True], [False, True, False, False]])
+    return call(numbers(2, 4, seed=3), mask, "sequence_mean")
+
+
 LENGTH = {"see": "grpo-behaviour-length"}
 exercise.values("sequence_mean", "sequence_mean", lambda: _ragged("sequence_mean"), **LENGTH)
 exercise.values("token_mean", "token_mean", lambda: _ragged("token_mean"), **LENGTH)
@@ -67,11 +72,22 @@ exercise.values("one answer", "只有一个回答", lambda: _ragged("sequence_me
 exercise.values(
     "an answer without a valid token", "有一个回答没有有效 token", lambda: _ragged("sequence_mean", (4, 0, 2)), **LENGTH
 )
+for name, settings in (("sequence_mean", {}), ("constant", {"max_length": 7})):
+    exercise.values(
+        f"{name}, padding of NaN", f"{name}，填充为 NaN",
+        lambda n=name, s=settings: _ragged(n, padding=math.nan, **s), see="kl-estimators-pitfall-padding",
+    )  # fmt: skip
+exercise.values("a mask with holes", "掩码中间有空洞", lambda: _holes(), **LENGTH)
+exercise.gradients(
+    "gradient beside an empty answer and NaN", "有空回答、填充为 NaN 时的梯度",
+    lambda: _ragged("sequence_mean", (4, 0, 2), math.nan), see="kl-estimators-pitfall-padding",
+)  # fmt: skip
 exercise.values(
     "padding of NaN", "填充为 NaN", lambda: _ragged("token_mean", padding=math.nan), see="kl-estimators-pitfall-padding"
 )
 for name, settings in (("sequence_mean", {}), ("token_mean", {}), ("constant", {"max_length": 10})):
     exercise.gradients(f"gradient of {name}", f"{name} 的梯度", lambda n=name, s=settings: _ragged(n, **s), **LENGTH)
+exercise.dtypes_kept(lambda: _ragged("sequence_mean"), of="sequence_mean", see="grpo-by-hand", tolerance=1e-6)
 exercise.dtypes_kept(lambda: _ragged("token_mean"), see="grpo-by-hand", tolerance=1e-6)
 exercise.device_kept(lambda: _ragged("sequence_mean"), see="grpo-by-hand")
 exercise.refuses("another name is refused", "拒绝未知的名字", lambda: _ragged("mean"), see="grpo-by-hand")
@@ -185,6 +201,8 @@ def times_mask(losses, mask, normalizer, *, max_length=None):
 def narrow(losses, mask, normalizer, *, max_length=None):
     if normalizer == "token_mean":
         return torch.where(mask, losses, 0.0).sum() / mask.sum()
+    if normalizer == "sequence_mean":
+        return (torch.where(mask, losses, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)).mean()
     return three_divisors(losses, mask, normalizer, max_length=max_length)
 
 

@@ -82,6 +82,11 @@ for name in ("k1", "k2", "k3"):
         f"{name}, answers of unequal length", f"{name}，长度不等的回答", lambda name=name: _ragged(name),
         see="kl-estimators-pitfall-padding",
     )  # fmt: skip
+for name in ("k1", "k2"):
+    exercise.values(
+        f"{name}, padding of −∞", f"{name}，填充为 −∞", lambda name=name: _ragged(name, -math.inf),
+        see="kl-estimators-pitfall-padding",
+    )  # fmt: skip
 exercise.values("padding of −∞", "填充为 −∞", lambda: _ragged("k3", -math.inf), see="kl-estimators-pitfall-padding")
 exercise.values(
     "k3 keeps its digits close to 0", "k3 在 0 附近不丢有效数字", _close, tolerance=1e-2, atol=0.0,
@@ -96,6 +101,8 @@ exercise.gradients(
     "gradient with padding of −∞", "填充为 −∞ 时的梯度", lambda: _ragged("k3", -math.inf), wrt=("logprobs",),
     see="kl-estimators-pitfall-padding",
 )  # fmt: skip
+for name in ("k1", "k2"):
+    exercise.dtypes_kept(lambda name=name: _ragged(name), of=name, see="kl-estimators-pitfall-float", tolerance=1e-6)
 exercise.dtypes_kept(lambda: _two("k3"), see="kl-estimators-pitfall-float", tolerance=1e-6)
 exercise.device_kept(lambda: _ragged("k2"), see="kl-estimators-by-hand")
 
@@ -206,6 +213,17 @@ def cancels(logprobs, ref_logprobs, mask, estimator):
 def narrow(logprobs, ref_logprobs, mask, estimator):
     u = torch.where(mask, ref_logprobs - logprobs, 0.0)
     return _estimate(u, mask, estimator)
+
+
+@exercise.wrong(
+    "computed in half precision, widened at the end",
+    "用半精度算完，最后才转成 float32",
+    fails="float32, bfloat16, float16",
+)
+def widened_late(logprobs, ref_logprobs, mask, estimator):
+    u = torch.where(mask, ref_logprobs - logprobs, 0.0)
+    value = _estimate(u, mask, estimator)
+    return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
 @exercise.wrong("the sum, not the mean", "求了和，没有取平均", fails="k1, two tokens")

@@ -23,13 +23,13 @@ by the angle m · base^(−2i/D).
 - `x`: (B, H, T, D), D even. `positions`: integers, (T,) for all rows alike, or (B, T) with a row for each sequence.
 - `layout="half"` pairs feature i with i + D/2 (Hugging Face's Llama), `"interleaved"` pairs 2i with 2i + 1 (the paper).
 - Returns the shape and dtype of `x`. Angles in float32 or better, whatever the dtype of `x`.
-- No loop over positions, and no D × D matrices.""",
+- No loop over positions or pairs, and no D × D matrices.""",
         """写 `apply_rope(x, positions, *, base=10_000.0, layout="half")`：位置 m 上的向量，第 i 对分量旋转 m · base^(−2i/D) 弧度。
 
 - `x`：(B, H, T, D)，D 为偶数。`positions`：整数，形状 (T,) 表示各行相同，(B, T) 表示每条序列各有一行。
 - `layout="half"` 把分量 i 与 i + D/2 配对（Hugging Face 的 Llama），`"interleaved"` 把 2i 与 2i + 1 配对（论文）。
 - 返回值的形状和数据类型与 `x` 相同；不管 `x` 是什么类型，角度至少用 float32 算。
-- 不要对位置写循环，也不要构造 D × D 的矩阵。""",
+- 不要对位置或各对分量写循环，也不要构造 D × D 的矩阵。""",
     ),
     signature='def apply_rope(x, positions, *, base=10_000.0, layout="half"):',
     reference=reference,
@@ -90,6 +90,27 @@ exercise.values(
     lambda: call(_x(3, 3, 3, 4), torch.tensor([[0, 1, 2], [0, 0, 1], [7, 8, 9]])),
     see="rope-pitfall-rows", **EASY,
 )  # fmt: skip
+exercise.values(
+    "interleaved, a row of positions each, another base",
+    "interleaved，每条序列各有一行位置，换一个 base",
+    lambda: call(_x(2, 1, 3, 4), torch.tensor([[0, 1, 2], [5, 6, 7]]), base=50.0, layout="interleaved"),
+    see="rope-pitfall-rows",
+    **EASY,
+)
+exercise.values(
+    "x not contiguous",
+    "x 内存不连续",
+    lambda: call(_x(2, 5, 3, 8).transpose(1, 2), torch.arange(5)),
+    see="rope-by-hand",
+    **EASY,
+)
+exercise.values(
+    "position 100 000",
+    "位置 100 000",
+    lambda: call(_x(1, 1, 2, 8), torch.tensor([99_999, 100_000])),
+    see="rope-pitfall-precision",
+    tolerance=3e-2,
+)
 exercise.gradients(
     "gradients, half", "梯度，half", lambda: call(_x(1, 2, 3, 4), torch.arange(3)), see="rope-formula", **EASY
 )

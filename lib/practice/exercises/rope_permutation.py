@@ -54,7 +54,10 @@ exercise.values("three heads", "三个头", lambda: call(_weight(18, 5), 3), **S
 exercise.values("square: rows, not columns", "方阵：重排的是行，不是列", lambda: call(_weight(8, 8), 2), **SEE)
 exercise.values("a bias", "偏置", lambda: call(_weight(12, 1)[:, 0], 2), **SEE)
 exercise.values("a head of two features", "每个头只有两个分量", lambda: call(_weight(6, 3), 3), **SEE)
-exercise.gradients("gradients", "梯度", lambda: call(_weight(8, 2), 2), **SEE)
+exercise.values(
+    "one head of eight, not contiguous", "一个头，八个分量，内存不连续", lambda: call(_weight(3, 8).T, 1), **SEE
+)
+exercise.values("a bias of one head", "一个头的偏置", lambda: call(_weight(8, 1)[:, 0], 1), **SEE)
 exercise.dtypes_kept(lambda: call(_weight(8, 2), 2), **SEE)
 exercise.refuses("num_heads must divide the rows", "num_heads 必须整除行数", lambda: call(_weight(8, 2), 3), **SEE)
 
