@@ -1,5 +1,7 @@
 """Tasks, drills, solutions, and the mock interview."""
 
+import math
+
 import pytest
 
 import lib.practice as practice
@@ -27,7 +29,7 @@ def test_a_solution_is_a_program_that_passes(capsys):
     for name in names():
         practice.solution(name)
         code = re.search(r"```python\n(.*?)```", shown(capsys), re.DOTALL)[1]
-        scope = {"torch": torch, "nn": torch.nn}  # what the stub imports
+        scope = {"math": math, "torch": torch, "nn": torch.nn}  # what a notebook imports
         exec(code, scope)
         from lib.practice.drill import verdict_on
 
