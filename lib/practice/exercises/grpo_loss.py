@@ -25,14 +25,14 @@ exercise = Exercise(
 DeepSeekMath, to be minimised.
 
 - `logprobs`, `old_logprobs`, `ref_logprobs`: (N, T). `advantages`: (N,), one an answer. `mask`: (N, T) bool.
-- With ρ = π/π_old, a token's loss is −min(ρ·A, clip(ρ, 1 − `clip`, 1 + `clip`)·A) + `beta`·k3, where k3 = r − 1 − log r
-  and r = π_ref/π.
+- With ρ = π/π_old, a token's loss is −min(ρ·A, clip(ρ, 1 − `clip`, 1 + `clip`)·A) + `beta`·k3, where k3 = x − 1 − log x
+  and x = π_ref/π.
 - The mean over the valid tokens of each answer, then over the answers. Returns a tensor ().
 - Only `logprobs` gets a gradient. Padding may hold −∞. Half precision is computed and returned in float32.""",
         """写 `grpo_loss(logprobs, old_logprobs, ref_logprobs, advantages, mask, *, beta=0.04, clip=0.2)`，即 DeepSeekMath 的损失（要最小化）。
 
 - `logprobs`、`old_logprobs`、`ref_logprobs`：(N, T)。`advantages`：(N,)，每个回答一个。`mask`：(N, T)，bool。
-- 记 ρ = π/π_old，一个 token 的损失是 −min(ρ·A, clip(ρ, 1 − `clip`, 1 + `clip`)·A) + `beta`·k3，其中 k3 = r − 1 − log r，r = π_ref/π。
+- 记 ρ = π/π_old，一个 token 的损失是 −min(ρ·A, clip(ρ, 1 − `clip`, 1 + `clip`)·A) + `beta`·k3，其中 k3 = x − 1 − log x，x = π_ref/π。
 - 先在每个回答的有效 token 上取平均，再对回答取平均。返回形状为 () 的张量。
 - 只有 `logprobs` 有梯度。填充位置可能是 −∞。半精度输入用 float32 计算并返回。""",
     ),
