@@ -49,20 +49,21 @@ def task(name: str) -> None:
 
 
 def check(name: str, function: Callable | None = None):
-    """Judge a function and show the verdict; with the name alone, a decorator.
+    """Judge a function and show the verdict; with the name alone, a decorator: `@check("rope")`.
 
     The function runs in a process of its own, so that whatever it does, this session stays as it is.
     """
+    if callable(name):
+        raise TypeError(
+            str(Text('check needs the name of an exercise: @check("rope")', 'check 要写明练习名：@check("rope")'))
+        )
     load(name)
     if function is None:
-
-        def decorate(decorated: Callable) -> Callable:
-            check(name, decorated)
-            return decorated
-
-        return decorate
+        return _Decorator(name)
     if not callable(function):
-        raise TypeError(f"function: got {type(function).__name__}, must be a function or a class: check({name!r}, f)")
+        kind = type(function).__name__
+        en = f"function: got {kind}, must be a function or a class: check({name!r}, f)"
+        raise TypeError(str(Text(en, f"function：收到 {kind}，应为函数或类：check({name!r}, f)")))
     from lib.practice import isolation
 
     verdict = Verdict(name, empty=True) if is_stub(function) else isolation.run_isolated(name, function)
@@ -71,6 +72,22 @@ def check(name: str, function: Callable | None = None):
     if attempt:
         _in_interview(name, verdict.passed)
     return None
+
+
+class _Decorator:
+    """What `check("rope")` gives: it judges what it decorates, and where it is shown says what is missing."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __call__(self, function: Callable) -> Callable:
+        check(self.name, function)
+        return function
+
+    def __repr__(self) -> str:
+        name = load(self.name).function_name
+        use = f'check("{self.name}", {name})'
+        return str(Text(f"no function is given: {use}", f"没有给出函数：{use}"))
 
 
 def hint(name: str) -> None:
@@ -100,6 +117,8 @@ def solution(name: str) -> None:
     else:
         program = exercise.solutions[0]
         code = re.sub(rf"\b{program.name}\b", exercise.function_name, source_of(program.function))
+        if re.search(r"\bmath\.", code):
+            code = f"import math\n\n\n{code}"
     others = exercise.conventions
 
     def render() -> str:
@@ -115,7 +134,8 @@ def reveal(name: str) -> None:
     """One bug of a drill, in the program's order; each call shows one more."""
     drill = load(name)
     if not isinstance(drill, Drill):
-        raise ValueError(f"name: {name!r} is no drill; hint({name!r}) helps there")
+        raise ValueError(str(Text(f"name: {name!r} is no drill; hint({name!r}) helps there",
+                                  f"name：{name!r} 不是找 bug 的题，请用 hint({name!r})")))  # fmt: skip
     with _progress.opened() as data:
         kept = _progress.entry(data, name)
         kept["revealed"] = number = min(kept["revealed"] + 1, len(drill.bugs))
@@ -165,7 +185,7 @@ def interview(minutes: float = 45, topics: Iterable[str] | None = None, *, seed:
         data["interview"] = state
     number = len(state["tasks"])
     _say(
-        f"{number} tasks in {minutes:g} minutes; the clock is running. check(…) takes your answer, skip() passes, "
+        f"{number} {'task' if number == 1 else 'tasks'} in {minutes:g} minutes; the clock is running. check(…) takes your answer, skip() passes, "
         "finish() ends it.",
         f"{minutes:g} 分钟，{number} 道题，计时开始。check(…) 交卷，skip() 跳过本题，finish() 结束面试。",
     )
@@ -173,8 +193,10 @@ def interview(minutes: float = 45, topics: Iterable[str] | None = None, *, seed:
 
 
 def _next_task(state: dict) -> None:
-    exercise = _session.current(state)
-    if exercise is None or _session.seconds_left(state) < 0:
+    exercise, late = _session.current(state), _session.seconds_left(state) < 0
+    if late:
+        _say("Time is up.", "时间到。")
+    if exercise is None or late:
         finish()
         return
     left, number, total = _session.seconds_left(state) / 60, state["at"] + 1, len(state["tasks"])
@@ -196,12 +218,18 @@ def _in_interview(name: str, passed: bool) -> None:
         _next_task(state)
 
 
+def _no_interview() -> ValueError:
+    return ValueError(
+        str(Text("no interview is running; interview() begins one", "没有进行中的面试；interview() 开始一场"))
+    )
+
+
 def skip() -> None:
     """Leave the task at hand and go on to the next one."""
     with _progress.opened() as data:
         state = data["interview"]
         if _session.current(state) is None:
-            raise ValueError("no interview is running; interview() begins one")
+            raise _no_interview()
         _session.note(state, "skipped")
     _next_task(state)
 
@@ -211,5 +239,7 @@ def finish() -> None:
     with _progress.opened() as data:
         state, data["interview"] = data["interview"], None
     if state is None:
-        raise ValueError("no interview is running; interview() begins one")
+        raise _no_interview()
+    if _session.current(state) is not None:
+        _session.note(state, "unsolved")
     show(Message(lambda: _session.summary(state)))

@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from lib.practice.drill import Drill, verdict_on
 from lib.practice.exercise import Exercise, Program, load, names
+from lib.practice.judge import judge
 from lib.practice.language import Text
 
 
@@ -107,14 +108,15 @@ def audit_one(exercise: Exercise) -> Row:
     if isinstance(exercise, Drill):
         return _audit_drill(exercise)
     right = [Program(exercise.reference, "reference", Text("", "")), *exercise.solutions, *exercise.conventions]
-    problems, accepted, caught, idle = [], 0, 0, {}
+    problems, accepted, caught, idle, expected = [], 0, 0, {}, {}
     for program in right:
-        verdict = verdict_on(exercise, program.function)
+        verdict = judge(exercise, program.function, expected=expected)
         accepted += verdict.passed
         problems += [f"{program.name} is refused: {r.name.en}: {r.failure}" for r in verdict.results if not r.passed]
         idle = dict.fromkeys(r.name.en for r in verdict.results)
     for program in [*exercise.wrongs, *generic(exercise, list(idle))]:
-        failed = [r.name.en for r in verdict_on(exercise, program.function).results if not r.passed]
+        verdict = judge(exercise, program.function, expected=expected)
+        failed = [r.name.en for r in verdict.results if not r.passed]
         idle = {name: None for name in idle if name not in failed}
         if program.fails in failed or (failed and not program.fails):
             caught += program in exercise.wrongs

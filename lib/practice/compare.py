@@ -22,7 +22,9 @@ class Failure:
 
 
 def number(x: float) -> str:
-    """0.0823, -1.2e-07, inf, True."""
+    """0.0823, -1.2e-07, 500000, inf, True."""
+    if isinstance(x, float) and x.is_integer() and abs(x) < 1e9:
+        return str(int(x))
     return str(x) if isinstance(x, bool | int) else f"{x:.5g}"
 
 
@@ -93,7 +95,11 @@ def _compare_tensors(
     if same_dtype and got.dtype != expected.dtype or got.is_floating_point() != expected.is_floating_point():
         lines = ((EXPECTED, str(expected.dtype)), (GOT, str(got.dtype)))
         return Failure(Text("another dtype", "数据类型不对"), lines)
-    e, g = expected.double(), got.double().to(expected.device)
+    if got.device != expected.device:
+        return Failure(
+            Text("on another device", "设备不对"), ((EXPECTED, str(expected.device)), (GOT, str(got.device)))
+        )
+    e, g = expected.double(), got.double()
     close = torch.isclose(g, e, rtol=tolerance, atol=tolerance if atol is None else atol, equal_nan=True)
     if close.all():
         return None

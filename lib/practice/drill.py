@@ -86,14 +86,15 @@ def _alike(case, wanted, seen) -> bool:
     return all((a is None) == (b is None) and (a is None or not compare(a, b, case.tolerance)) for a, b in pairs)
 
 
-def verdict_on(exercise: Exercise, program: Callable, tell: Callable[[Text], None] = lambda name: None) -> Verdict:
-    """The verdict on a submission, to an exercise or to a drill. tell: called with the name of each case."""
+def verdict_on(exercise: Exercise, program: Callable, tell: Callable[[Text], None] | None = None) -> Verdict:
+    """The verdict on a submission, to an exercise or to a drill. tell: see `judge`."""
     return (judge_drill if isinstance(exercise, Drill) else judge)(exercise, program, tell)
 
 
-def judge_drill(drill: Drill, program: Callable, tell: Callable[[Text], None] = lambda name: None) -> Verdict:
+def judge_drill(drill: Drill, program: Callable, tell: Callable[[Text], None] | None = None) -> Verdict:
     """One result a bug where the submission is the program with some of its bugs, else one a case."""
-    tell(Text("comparing with every mixture of the bugs", "与各种 bug 组合逐一比较"))
+    if tell:
+        tell(Text("comparing with every mixture of the bugs", "与各种 bug 组合逐一比较"))
     left = drill.left(program)
     verdict = Verdict(drill.name) if left else judge(drill, program, tell)
     if left is None:

@@ -5,15 +5,18 @@ lib.practice.isolation` is that process. Jobs and answers are pickled: a length 
 """
 
 import contextlib
-import inspect
+import functools
 import io
 import linecache
+import marshal
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import threading
+import types
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,7 @@ def _start() -> subprocess.Popen:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        cwd=ROOT,
         env=environment,
         start_new_session=os.name == "posix",  # so that it can be killed with all that it started
     )
@@ -53,10 +57,27 @@ def prepare() -> None:
 
 
 def _take() -> subprocess.Popen:
+    """A process that is ready: the spare one, or else a new one."""
     global _spare
     with _lock:
         worker, _spare = _spare, None
-    return worker if worker and worker.poll() is None else _start()
+    if worker is not None and _is_ready(worker):
+        return worker
+    if _is_ready(worker := _start()):
+        return worker
+    raise RuntimeError(str(Text("the judge's process does not start", "判题进程无法启动")))
+
+
+def _is_ready(worker: subprocess.Popen) -> bool:
+    timer = threading.Timer(START, _kill, [worker])
+    timer.start()
+    try:
+        return _receive(worker.stdout) == "ready"
+    except (EOFError, OSError, ValueError):
+        _kill(worker)
+        return False
+    finally:
+        timer.cancel()
 
 
 def _send(stream, thing: Any) -> None:
@@ -87,34 +108,66 @@ def _kill(worker: subprocess.Popen) -> None:
             stream.close()
 
 
-def packed(program: Callable) -> bytes:
-    """A submission as bytes; ValueError naming what cannot be sent."""
+def _same(thing: Any) -> Any:
+    return thing
+
+
+def _cached(function: Callable, parameters: dict[str, Any]) -> Callable:
+    return functools.lru_cache(**parameters)(function)
+
+
+def _code(data: bytes) -> types.CodeType:
+    return marshal.loads(data)
+
+
+def packed(program: Callable) -> tuple[bytes, dict[str, list[str]]]:
+    """A submission as bytes, and the lines of the files and cells it comes from; ValueError naming what cannot be sent."""
     import cloudpickle
 
+    files: set[str] = set()
+
+    class Packer(cloudpickle.Pickler):
+        """cloudpickle, which forgets the files of code, and takes cached and compiled functions for importable ones."""
+
+        def reducer_override(self, thing):
+            if isinstance(thing, types.CodeType):
+                files.add(thing.co_filename)
+                return _code, (marshal.dumps(thing),)
+            if isinstance(thing, functools._lru_cache_wrapper):
+                return _cached, (thing.__wrapped__, thing.cache_parameters())
+            if isinstance(thing, types.FunctionType) and hasattr(thing, "_torchdynamo_orig_callable"):
+                return _same, (thing._torchdynamo_orig_callable,)
+            return super().reducer_override(thing)
+
+    data = io.BytesIO()
     try:
-        return cloudpickle.dumps(program)
+        Packer(data).dump(program)
     except Exception as error:  # pickling runs the reader's objects, which may raise anything
-        told = " ".join(str(error).split())[:200]
-        message = Text(
-            f"your function uses something that cannot be copied into the judge's process: {told}; "
-            "pass it as an argument, or make it inside the function",
-            f"函数里用到的某个对象无法复制到判题进程：{told}；请改为参数传入，或在函数内部创建",
-        )
-        raise ValueError(str(message)) from None
+        raise _not_sent(error) from None
+    return data.getvalue(), {file: lines for file in files if (lines := linecache.getlines(file))}
 
 
-def _source(program: Callable) -> list[str]:
-    """The lines of a submission, at their places in its file or cell, for its error messages."""
+def _not_sent(error: Exception | str) -> ValueError:
+    told = " ".join(str(error).split())[:200]
+    message = Text(
+        f"your function uses something that cannot be copied into the judge's process: {told}; "
+        "pass it as an argument, or make it inside the function",
+        f"函数里用到的某个对象无法复制到判题进程：{told}；请改为参数传入，或在函数内部创建",
+    )
+    return ValueError(str(message))
+
+
+def _folder() -> str:
     try:
-        lines, start = inspect.getsourcelines(program)
-    except (OSError, TypeError):
-        return []
-    return [""] * (start - 1) + lines
+        return os.getcwd()
+    except FileNotFoundError:  # deleted under our feet
+        return str(ROOT)
 
 
 def run_isolated(name: str, program: Callable, *, seconds: float | None = None) -> Verdict:
     """The verdict on a submission, judged in a process of its own within the exercise's time."""
-    job = {"name": name, "program": packed(program), "source": _source(program), "path": sys.path, "cwd": os.getcwd()}
+    data, sources = packed(program)
+    job = {"name": name, "program": data, "sources": sources, "path": sys.path, "cwd": _folder()}
     limit = seconds or load(name).seconds
     worker, last = _take(), Text("starting", "启动")
     killed = threading.Event()
@@ -123,23 +176,21 @@ def run_isolated(name: str, program: Callable, *, seconds: float | None = None) 
         killed.set()
         _kill(worker)
 
-    timer = threading.Timer(START, kill)
+    timer = threading.Timer(limit, kill)
     timer.start()
     try:
-        _receive(worker.stdout)  # ready
-        timer.cancel()
-        timer = threading.Timer(limit, kill)
-        timer.start()
         _send(worker.stdin, job)
         while isinstance(answer := _receive(worker.stdout), Text):
             last = answer
-        return answer
     except (EOFError, OSError, ValueError, pickle.UnpicklingError):
-        return Verdict(name, broken=_why(worker, killed.is_set(), limit, last))
+        answer = Verdict(name, broken=_why(worker, killed.is_set(), limit, last))
     finally:
         timer.cancel()
         _kill(worker)
         prepare()
+    if isinstance(answer, str):
+        raise _not_sent(answer)
+    return answer
 
 
 def _why(worker: subprocess.Popen, late: bool, limit: float, last: Text) -> Text:
@@ -176,20 +227,30 @@ def _limit_memory() -> None:
         return  # no such limit on this system
 
 
-def _judge_job(job: dict[str, Any], answer: Callable[[Any], None]) -> Verdict:
+def _judge_job(job: dict[str, Any], answer: Callable[[Any], None]) -> Verdict | str:
+    """The verdict; or, where the submission cannot be unpacked here, why."""
     sys.path[:] = job["path"] + [p for p in sys.path if p not in job["path"]]
     os.chdir(job["cwd"])
     exercise = load(job["name"])
     sys.stdin = open(os.devnull)  # noqa: SIM115  (input() must not wait for ever)
     printed = _Printed()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        program = pickle.loads(job["program"])
-        if code := getattr(program, "__code__", None):  # cloudpickle forgets the name of a notebook's cell
-            linecache.cache[code.co_filename] = (1, None, job["source"], code.co_filename)
+        warnings.showwarning = lambda message, category, *_: print(f"{category.__name__}: {message}")
+        for file, lines in job["sources"].items():
+            linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
+        try:
+            program = pickle.loads(job["program"])
+        except Exception as error:  # such as a module that is not where it was
+            return f"{type(error).__name__}: {error}"
         _limit_memory()
         verdict = verdict_on(exercise, program, tell=answer)
     verdict.printed = printed.getvalue()
     return verdict
+
+
+def _uncompiled(model: Callable | None = None, **_: Any) -> Callable:
+    """In place of torch.compile: what is compiled is judged as it is written."""
+    return _same if model is None else model
 
 
 def main() -> None:
@@ -200,6 +261,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
+    torch.compile = _uncompiled
     _send(out, "ready")
     try:
         job = _receive(sys.stdin.buffer)

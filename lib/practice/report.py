@@ -13,6 +13,7 @@ CHAPTERS = Path(__file__).resolve().parents[2] / "chapters"
 SHOWN = 3  # failures told in full
 PRINTED = 10  # lines of what a submission prints
 LINE = 110  # columns
+COLON = Text(": ", "：")
 
 
 @cache
@@ -33,9 +34,27 @@ def where(label: str) -> str:
     return str(Text(f"chapter {page}, “{title}”", f"章节 {page}，“{title}”"))
 
 
-def _failure(result: Result) -> list[str]:
-    failure = result.failure
-    lines = [f"      {failure.what}"]
+def _results(results: list[Result]) -> list[str]:
+    """A line a case; the first failures in full, the others in short."""
+    lines, full, before = [], 0, None
+    for result in results:
+        if result.passed:
+            lines.append(f"  ✓ {result.name}")
+            continue
+        what, details = result.failure.what, result.failure.lines
+        if details and what == before and "error" in what.en:
+            lines.append(f"  ✗ {result.name}{COLON}{Text('the same as above', '同上')}")
+        elif details and full < SHOWN:
+            lines += [f"  ✗ {result.name}", f"      {what}", *_details(result)]
+            full += 1
+        else:
+            lines += [f"  ✗ {result.name}{COLON}{what}", *([] if details else _details(result))]
+        before = what
+    return lines
+
+
+def _details(result: Result) -> list[str]:
+    lines, failure = [], result.failure
     columns = max((width(str(label)) for label, _ in failure.lines), default=0)
     for label, value in failure.lines:
         text = f"      {pad(str(label), columns)}  {value!s}"
@@ -69,26 +88,14 @@ def verdict_text(verdict: Verdict, attempt: int | None = None) -> str:
         bugs = len(exercise.bugs)
         mended = bugs - len(verdict.bugs_left)
         summary = Text(f"{mended} of {bugs} bugs mended", f"{bugs} 个 bug 修好了 {mended} 个")
+        if mended == bugs and not verdict.passed:
+            summary = Text(f"{summary.en}, but something else is wrong", f"{summary.zh}，但还有别的问题")
     elif verdict.passed:
         summary = Text(f"right, all {total} checks pass", f"正确，{total} 项检查全部通过")
     else:
         summary = Text(f"{passed} of {total} checks pass", f"{total} 项检查通过了 {passed} 项")
     tries = Text(f" (attempt {attempt})", f"（第 {attempt} 次）") if attempt else ""
-    lines, told, before = [f"{head}{summary}{tries}"], 0, None
-    for result in verdict.results:
-        lines.append(f"  {'✓' if result.passed else '✗'} {result.name}")
-        if result.passed:
-            continue
-        if told < SHOWN and result.failure.lines:
-            same = (
-                before is not None and result.failure.what == before.failure.what and "error" in before.failure.what.en
-            )
-            if same:
-                lines.append("      " + str(Text("the same as above", "同上")))
-            else:
-                lines += _failure(result)
-                told += 1
-            before = result
+    lines = [f"{head}{summary}{tries}", *_results(verdict.results)]
     if verdict.convention and verdict.passed:
         lines.append(str(Text("Convention: ", "约定：")) + str(verdict.convention))
     if verdict.bugs_left:
@@ -118,6 +125,9 @@ def statement(exercise: Exercise) -> str:
         f"难度 {stars(exercise.difficulty)} · 面试频率 {stars(exercise.asked)} · 约 {exercise.minutes} 分钟",
     )
     text = f"**{exercise.title}**　{level}\n\n{exercise.statement}"
+    if any(case.kind == "device" for case in exercise.cases):
+        text += str(Text("\n- Works on a GPU as well: new tensors are made where the inputs lie.",
+                         "\n- GPU 上也要能用：新建的张量与输入在同一设备上。"))  # fmt: skip
     if exercise.forbidden:
         calls = [f"`{name}`" for name in exercise.forbidden]
         text += "\n\n" + str(Text(f"Not allowed: {', '.join(calls)}.", f"不能调用：{'、'.join(calls)}。"))

@@ -16,11 +16,16 @@ def draw(minutes: float, topics: Iterable[str] | None, seed: int | None) -> list
     known = sorted({e.topic for e in every})
     wanted = set(topics or known)
     if unknown := wanted - set(known):
-        raise ValueError(f"topics: got {', '.join(sorted(unknown))}, must be among {', '.join(known)}")
+        got, allowed = ", ".join(sorted(unknown)), ", ".join(known)
+        raise ValueError(
+            str(Text(f"topics: got {got}, must be among {allowed}", f"topics：收到 {got}，可选：{allowed}"))
+        )
     pool = [e for e in every if e.topic in wanted]
     shortest = min(e.minutes for e in pool)
     if minutes < shortest:
-        raise ValueError(f"minutes: got {minutes:g}, must be at least {shortest}, the time of the shortest task")
+        en = f"minutes: got {minutes:g}, must be at least {shortest}, the time of the shortest task"
+        zh = f"minutes：收到 {minutes:g}，至少要 {shortest}，即最短一题的用时"
+        raise ValueError(str(Text(en, zh)))
     chance, chosen, left = random.Random(seed), [], minutes
     while fitting := [e for e in pool if e.minutes <= left and e not in chosen]:
         task = chance.choices(fitting, [e.asked**2 for e in fitting])[0]
@@ -47,7 +52,7 @@ def seconds_left(state: dict[str, Any]) -> float:
 
 
 def note(state: dict[str, Any], outcome: str) -> None:
-    """Close the task at hand as 'solved' or 'skipped', and go on to the next one."""
+    """Close the task at hand as 'solved', 'late', 'skipped' or 'unsolved', and go on to the next one."""
     now = time.time()
     state["done"][state["tasks"][state["at"]]] = {"outcome": outcome, "seconds": now - state["since"]}
     state["at"] += 1
@@ -60,6 +65,7 @@ def summary(state: dict[str, Any]) -> str:
         "solved": Text("solved", "通过"),
         "late": Text("solved late", "超时通过"),
         "skipped": Text("skipped", "跳过"),
+        "unsolved": Text("not solved", "未通过"),
         "": Text("not reached", "未做"),
     }
     rows = [

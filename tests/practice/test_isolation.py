@@ -1,5 +1,8 @@
 """Whatever a submission does: a clear verdict in time, and a session that is as it was."""
 
+import functools
+import importlib
+import linecache
 import os
 import sys
 import threading
@@ -7,7 +10,7 @@ import threading
 import pytest
 import torch
 
-from lib.practice import check, isolation
+from lib.practice import check, isolation, progress
 from lib.practice.report import verdict_text
 
 SECONDS = 5.0
@@ -118,6 +121,83 @@ def test_what_cannot_be_sent_is_named():
 
     with pytest.raises(ValueError, match="cannot be copied into the judge's process: .*lock"):
         check("rope_frequencies", mine)
+
+
+def test_the_line_of_a_helper_is_shown(tmp_path, monkeypatch):
+    """The helper's own line and file, not the main function's line of that number."""
+    file = tmp_path / "cell.py"
+    file.write_text(
+        "def helper(d):\n    return d + undefined\n\n\ndef mine(head_dim, *, base=1e4):\n    return helper(3)\n"
+    )
+    scope = {"__name__": "__main__"}
+    exec(compile(file.read_text(), str(file), "exec"), scope)
+    text = verdict_text(isolation.run_isolated("rope_frequencies", scope["mine"]))
+    assert "in line  2: return d + undefined" in text
+    file.unlink()  # a notebook's cell has no file: its text is sent
+    linecache.cache[str(file)] = (1, None, ["first\n", "the text of the cell\n"], str(file))
+    text = verdict_text(isolation.run_isolated("rope_frequencies", scope["mine"]))
+    assert "in line  2: the text of the cell" in text
+
+
+def test_cached_and_compiled_functions_travel_along():
+    def exponents(D):
+        return torch.arange(0, D, 2) / D
+
+    def mine(helper):
+        def rope_frequencies(head_dim, *, base=10_000.0):
+            if head_dim % 2:
+                raise ValueError(head_dim)
+            return base ** -helper(head_dim)
+
+        return rope_frequencies
+
+    compiled_inside = program("import torch; exponents = torch.compile(lambda x: x + 1); exponents(torch.ones(2))")
+    for right in (
+        mine(functools.lru_cache(exponents)), mine(functools.cache(exponents)), mine(torch.compile(exponents)),
+        torch.compile(mine(exponents)), functools.partial(mine(exponents), base=10_000.0), compiled_inside,
+    ):  # fmt: skip
+        found = isolation.run_isolated("rope_frequencies", right)
+        if not isinstance(right, functools.partial):
+            assert found.passed, verdict_text(found)
+        assert found.broken is None
+
+
+def test_what_cannot_be_unpacked_is_no_attempt():
+    class Absent:
+        def __reduce__(self):
+            return importlib.import_module, ("a_module_that_is_not_there",)
+
+    absent = Absent()
+
+    def mine(head_dim, *, base=10_000.0):
+        return absent
+
+    with pytest.raises(ValueError, match="cannot be copied into the judge's process: .*a_module_that_is_not_there"):
+        check("rope_frequencies", mine)
+    assert progress.read()["exercises"] == {}
+
+
+def test_a_folder_that_is_gone_and_a_dead_spare_do_no_harm(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    isolation.prepare()
+    isolation._spare.kill()
+    isolation._spare.wait()
+    for _ in range(2):
+        assert verdict("pass", 20.0).passed
+
+
+@pytest.mark.parametrize("device", ["meta"])
+def test_another_default_device_is_told_and_put_back(device):
+    found = verdict(f"import torch; torch.set_default_device({device!r})", 20.0)
+    assert "torch.set_default_device" in verdict_text(found) and "on another device" in verdict_text(found)
+
+
+def test_warnings_are_told_without_the_judges_files():
+    found = verdict("import warnings; warnings.warn('mind the gap')", 20.0)
+    assert "  | UserWarning: mind the gap\n" in verdict_text(found) + "\n"
 
 
 def test_closures_and_helpers_travel_along():

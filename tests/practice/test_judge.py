@@ -117,7 +117,14 @@ def test_what_works_on_a_gpu_passes_for_devices(toy, program):
 
 
 @pytest.mark.parametrize(
-    "program", [_unshifted_table, lambda x: softmax(x) * 0 + torch.arange(3), lambda x: torch.zeros(x.shape)]
+    "program",
+    [
+        _unshifted_table,
+        lambda x: softmax(x) * 0 + torch.arange(3),
+        lambda x: torch.zeros(x.shape),
+        lambda x: softmax(x) * 0 + torch.stack([torch.tensor(1.0)] * 3),
+        lambda x: softmax(x) + x.detach().numpy().sum(),
+    ],
 )
 def test_a_tensor_made_on_the_cpu_fails_for_devices(toy, program):
     assert "works where the input lies" in failed(judge(toy, program))
@@ -172,6 +179,15 @@ def test_cost_counts_operations_and_bytes():
     assert "too many operations" in loop.what.en
     large = judge(toy, lambda x: (x[:, :, None] + torch.zeros_like(x)[:, None]).diagonal(dim1=1, dim2=2).sum(-1))
     assert "one tensor is too large" in large.results[0].failure.what.en
+    for outside in (lambda x: x.new_tensor([sum(r) for r in x.tolist()]), lambda x: x.new_tensor(x.numpy().sum(-1))):
+        assert "the numbers leave torch" in judge(toy, outside).results[0].failure.what.en
+
+
+def test_a_native_operator_is_no_way_round():
+    toy = exercise(lambda x: F.layer_norm(x, x.shape[-1:]), forbidden=("layer_norm",))
+    toy.values("a row", "一行", lambda: call(numbers(2, 3)))
+    for program in (lambda x: torch.native_layer_norm(x, [3], None, None, 1e-5)[0], nn.LayerNorm(3).double()):
+        assert failed(judge(toy, program)) == ["written by hand, without layer_norm"]
 
 
 def test_refusals():
@@ -192,7 +208,7 @@ def test_a_known_mistake_is_recognised(toy):
     def unnormalised(x):
         return (x - x.amax(-1, keepdim=True)).exp()
 
-    verdict = judge(toy, lambda x: (x - x.max()).exp())
+    verdict = judge(toy, lambda x: (x - x.max()).exp(), tell=lambda name: None)
     assert verdict.results[0].mistake.en == "the sum is forgotten"
     assert judge(toy, lambda x: x * 0).results[0].mistake is None
 

@@ -70,6 +70,10 @@ exercise.values(
     lambda: _rewards([0.1] * 7, [0.7] * 7, dtype=torch.float32), see="grpo-pitfalls-equal", tolerance=0.0,
 )  # fmt: skip
 exercise.values(
+    "equal rewards beside a mixed group", "全相等的组旁边有一组不相等",
+    lambda: _rewards([0.1] * 7, [1, 0, 0, 0, 0, 0, 0], dtype=torch.float32), see="grpo-pitfalls-equal", tolerance=1e-3,
+)  # fmt: skip
+exercise.values(
     "a group of one", "组里只有一个回答", lambda: _rewards([1], [0]), see="grpo-pitfalls-equal", tolerance=0.0
 )
 exercise.values(
@@ -79,6 +83,10 @@ exercise.values(
 exercise.values(
     "one right of eight, beside an equal group", "八个里只对一个，旁边一组全相等",
     lambda: _rewards([1, 0, 0, 0, 0, 0, 0, 0], [-2] * 8), see="grpo-behaviour-difficulty", **LOOSE,
+)  # fmt: skip
+exercise.values(
+    "rewards close together", "奖励相差很小",
+    lambda: _rewards([0.50, 0.51, 0.49, 0.52], [0, 0, 0, 0]), see="grpo-pitfalls-equal", tolerance=2e-2, same_dtype=False,
 )  # fmt: skip
 exercise.values("two answers", "两个回答", lambda: _rewards([-1, -3]), see="grpo-formula", **LOOSE)
 exercise.values(
@@ -165,6 +173,26 @@ def no_keepdim(rewards):
 def no_std(rewards):
     rewards = _float(rewards)
     return torch.where(_equal(rewards), 0.0, rewards - rewards.mean(-1, keepdim=True))
+
+
+@exercise.wrong("a small spread counts as none", "标准差小就当作 0", fails="rewards close together")
+def rounded_to_zero(rewards):
+    rewards = _float(rewards)
+    flat = rewards.std(-1, keepdim=True, correction=0) < 0.05
+    return torch.where(flat, 0.0, grpo_advantages(rewards))
+
+
+@exercise.wrong(
+    "equal rewards are noticed only where all groups have them",
+    "只处理了所有组都全相等的情形",
+    fails="equal rewards beside a mixed group",
+)
+def all_or_nothing(rewards):
+    rewards = _float(rewards)
+    if _equal(rewards).all():
+        return torch.zeros_like(rewards)
+    centred = rewards - rewards.mean(-1, keepdim=True)
+    return centred / (rewards.std(-1, keepdim=True, correction=0) + 1e-8)
 
 
 @exercise.wrong("divided by the variance", "除以了方差", fails="one group")

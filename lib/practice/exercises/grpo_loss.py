@@ -86,6 +86,13 @@ def _single(new, old, advantage):
     return call(new, old, old - 0.1, advantages, torch.ones_like(new, dtype=torch.bool))
 
 
+def _holes():
+    """Tokens in the middle do not count, such as those that a tool has written."""
+    given = _batch(seed=9)
+    mask = torch.tensor([[True, False, True, True], [True, False, False, False], [False, True, False, True]])
+    return call(*given.args[:4], mask, **given.kwargs)
+
+
 def _square():
     """As many answers as tokens: a wrong broadcast goes unnoticed in the shapes."""
     new = -numbers(3, 3, seed=7).abs()
@@ -105,6 +112,11 @@ exercise.values(
     lambda: _batch(beta=0.2, clip=0.1),
     see="grpo-behaviour-clip",
 )
+exercise.values(
+    "another clip range, bad answers", "换一个裁剪范围，优势为负", lambda: _batch((-1.0, 1.0, -0.5), beta=0.2, clip=0.1),
+    see="grpo-behaviour-clip",
+)  # fmt: skip
+exercise.values("a mask with holes", "掩码中间有空洞", lambda: _holes(), see="kl-estimators-pitfall-padding")
 exercise.values(
     "a bad token twenty times as likely", "优势为负，比率约为 20", lambda: _single([[0.0]], [[-3.0]], -1.0),
     see="grpo-behaviour-clip",
@@ -199,6 +211,24 @@ _wrong("the maximum in place of the minimum", "min 写成了 max", "good answers
 _wrong("no clip at all", "完全没有裁剪", "good answers", surrogate=lambda r, c, A: -r * A)
 _wrong("only the clipped ratio: no gradient back from the wrong side", "只用裁剪后的比率：走反了也拉不回来", "gradients of bad answers",
        surrogate=lambda r, c, A: -c * A)  # fmt: skip
+
+
+@exercise.wrong("the lower bound is 0.8 whatever the clip", "下界写死成 0.8", fails="another clip range, bad answers")
+def fixed_below(logprobs, old_logprobs, ref_logprobs, advantages, mask, *, beta=0.04, clip=0.2):
+    return _loss(logprobs, old_logprobs, ref_logprobs, advantages, mask, beta, clip,
+                 surrogate=lambda r, c, A: -torch.minimum(r * A, r.clamp(0.8, 1 + clip) * A))  # fmt: skip
+
+
+@exercise.wrong(
+    "the mask is read as a length: the first tokens count",
+    "把掩码当成长度，取了前几个 token",
+    fails="a mask with holes",
+)
+def by_length(logprobs, old_logprobs, ref_logprobs, advantages, mask, *, beta=0.04, clip=0.2):
+    first = torch.arange(mask.shape[-1], device=mask.device) < mask.sum(-1, keepdim=True)
+    return _loss(logprobs, old_logprobs, ref_logprobs, advantages, first, beta, clip)
+
+
 _wrong(
     "k3 with π/π_ref, upside down",
     "k3 的比值写成 π/π_ref，反了",

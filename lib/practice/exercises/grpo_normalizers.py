@@ -72,6 +72,10 @@ exercise.values("one answer", "只有一个回答", lambda: _ragged("sequence_me
 exercise.values(
     "an answer without a valid token", "有一个回答没有有效 token", lambda: _ragged("sequence_mean", (4, 0, 2)), **LENGTH
 )
+exercise.values(
+    "constant, an answer without a valid token", "constant，有一个回答没有有效 token",
+    lambda: _ragged("constant", (4, 0, 2), max_length=10), **LENGTH,
+)  # fmt: skip
 for name, settings in (("sequence_mean", {}), ("constant", {"max_length": 7})):
     exercise.values(
         f"{name}, padding of NaN", f"{name}，填充为 NaN",
@@ -183,6 +187,12 @@ _wrong(
     "空回答得到 0/0",
     "an answer without a valid token",
     sequence_mean=lambda x, m, n: (x.sum(-1) / m.sum(-1)).mean(),
+)
+_wrong(
+    "the constant counts only answers that have a token",
+    "constant 只数了非空的回答",
+    "constant, an answer without a valid token",
+    constant=lambda x, m, n: x.sum() / (m.any(-1).sum() * n),
 )
 _wrong("empty answers are left out of the mean", "空回答没有计入平均", "an answer without a valid token",
        sequence_mean=lambda x, m, n: (x.sum(-1) / m.sum(-1).clamp(min=1)).sum() / m.any(-1).sum())  # fmt: skip

@@ -70,6 +70,21 @@ def _ragged(estimator, padding=None, seed=0):
     return call(policy, ref, mask, estimator)
 
 
+def _holes():
+    """A token in the middle does not count."""
+    given = _ragged("k1", seed=7)
+    return call(
+        *given.args[:2], torch.tensor([[True, False, True, True], [False, True, False, False], [True] * 4]), "k1"
+    )
+
+
+def _far(estimator):
+    """Log-ratios of 8 and −8: far apart, and still numbers."""
+    policy = torch.tensor([[-1.0, -9.0, -2.0]], dtype=torch.float64)
+    ref = torch.tensor([[-9.0, -1.0, -2.5]], dtype=torch.float64)
+    return call(policy, ref, torch.ones(1, 3, dtype=torch.bool), estimator)
+
+
 def _close():
     """float32 log-ratios of 1e-4: k3 is 5e-9."""
     return call(torch.zeros(1, 5), torch.linspace(0.8e-4, 1.2e-4, 5)[None], torch.ones(1, 5, dtype=torch.bool), "k3")
@@ -87,6 +102,8 @@ for name in ("k1", "k2"):
         f"{name}, padding of −∞", f"{name}，填充为 −∞", lambda name=name: _ragged(name, -math.inf),
         see="kl-estimators-pitfall-padding",
     )  # fmt: skip
+exercise.values("a mask with holes", "掩码中间有空洞", _holes, see="kl-estimators-pitfall-padding")
+exercise.values("models far apart", "两个模型相差很大", lambda: _far("k2"), see="kl-estimators-formula")
 exercise.values("padding of −∞", "填充为 −∞", lambda: _ragged("k3", -math.inf), see="kl-estimators-pitfall-padding")
 exercise.values(
     "k3 keeps its digits close to 0", "k3 在 0 附近不丢有效数字", _close, tolerance=1e-2, atol=0.0,
@@ -97,10 +114,11 @@ for name in ("k1", "k2", "k3"):
         f"gradient of {name}", f"{name} 的梯度", lambda name=name: _ragged(name, seed=5), wrt=("logprobs",),
         see="kl-estimators-gradient",
     )  # fmt: skip
-exercise.gradients(
-    "gradient with padding of −∞", "填充为 −∞ 时的梯度", lambda: _ragged("k3", -math.inf), wrt=("logprobs",),
-    see="kl-estimators-pitfall-padding",
-)  # fmt: skip
+for name in ("k1", "k2", "k3"):
+    exercise.gradients(
+        f"gradient of {name} with padding of −∞", f"{name} 的梯度，填充为 −∞", lambda name=name: _ragged(name, -math.inf),
+        wrt=("logprobs",), see="kl-estimators-pitfall-padding",
+    )  # fmt: skip
 for name in ("k1", "k2"):
     exercise.dtypes_kept(lambda name=name: _ragged(name), of=name, see="kl-estimators-pitfall-float", tolerance=1e-6)
 exercise.dtypes_kept(lambda: _two("k3"), see="kl-estimators-pitfall-float", tolerance=1e-6)
@@ -170,6 +188,21 @@ def over_padding(logprobs, ref_logprobs, mask, estimator):
 
 
 @exercise.wrong(
+    "the mask is read as a length: the first tokens count",
+    "把掩码当成长度，取了前几个 token",
+    fails="a mask with holes",
+)
+def by_length(logprobs, ref_logprobs, mask, estimator):
+    first = torch.arange(mask.shape[-1], device=mask.device) < mask.sum(-1, keepdim=True)
+    return _estimate(_log_r(logprobs, ref_logprobs, first), first, estimator)
+
+
+@exercise.wrong("log-ratios are cut off at ±5", "把对数比率截断在 ±5", fails="models far apart")
+def cut_off(logprobs, ref_logprobs, mask, estimator):
+    return _estimate(_log_r(logprobs, ref_logprobs, mask).clamp(-5, 5), mask, estimator)
+
+
+@exercise.wrong(
     "mean of each answer first, then of the answers",
     "先对每个回答取平均，再对回答取平均",
     fails="k2, answers of unequal length",
@@ -192,7 +225,7 @@ def times_mask(logprobs, ref_logprobs, mask, estimator):
 @exercise.wrong(
     "masked after exp: the value is right, the gradient NaN",
     "exp 之后才用 where：值对，梯度是 NaN",
-    fails="gradient with padding of −∞",
+    fails="gradient of k3 with padding of −∞",
 )
 def masked_late(logprobs, ref_logprobs, mask, estimator):
     dtype = torch.promote_types(logprobs.dtype, torch.float32)

@@ -23,13 +23,13 @@ by the angle m · base^(−2i/D).
 - `x`: (B, H, T, D), D even. `positions`: integers, (T,) for all rows alike, or (B, T) with a row for each sequence.
 - `layout="half"` pairs feature i with i + D/2 (Hugging Face's Llama), `"interleaved"` pairs 2i with 2i + 1 (the paper).
 - Returns the shape and dtype of `x`. Angles in float32 or better, whatever the dtype of `x`.
-- No loop over positions or pairs, and no D × D matrices.""",
+- Positions of any size, not only up to the length of a table. No loop over positions or pairs, no D × D matrices.""",
         """写 `apply_rope(x, positions, *, base=10_000.0, layout="half")`：位置 m 上的向量，第 i 对分量旋转 m · base^(−2i/D) 弧度。
 
 - `x`：(B, H, T, D)，D 为偶数。`positions`：整数，形状 (T,) 表示各行相同，(B, T) 表示每条序列各有一行。
 - `layout="half"` 把分量 i 与 i + D/2 配对（Hugging Face 的 Llama），`"interleaved"` 把 2i 与 2i + 1 配对（论文）。
 - 返回值的形状和数据类型与 `x` 相同；不管 `x` 是什么类型，角度至少用 float32 算。
-- 不要对位置或各对分量写循环，也不要构造 D × D 的矩阵。""",
+- 位置可以任意大，不能只支持到某张表的长度。不要对位置或各对分量写循环，也不要构造 D × D 的矩阵。""",
     ),
     signature='def apply_rope(x, positions, *, base=10_000.0, layout="half"):',
     reference=reference,
@@ -89,6 +89,10 @@ exercise.values(
     "a row of positions for each sequence", "每条序列各有一行位置",
     lambda: call(_x(3, 3, 3, 4), torch.tensor([[0, 1, 2], [0, 0, 1], [7, 8, 9]])),
     see="rope-pitfall-rows", **EASY,
+)  # fmt: skip
+exercise.values(
+    "decoding: one token, a position for each sequence", "解码：每条序列一个 token，位置各不相同",
+    lambda: call(_x(3, 2, 1, 4), torch.tensor([[5], [0], [9]])), see="rope-pitfall-rows", **EASY,
 )  # fmt: skip
 exercise.values(
     "interleaved, a row of positions each, another base",

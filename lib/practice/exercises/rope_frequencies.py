@@ -43,6 +43,9 @@ exercise.values("head size 8", "head_dim = 8", lambda: call(8), **LOOSE)
 exercise.values(
     "head size 96, base 500 000", "head_dim = 96，base = 500 000", lambda: call(96, base=500_000.0), **LOOSE
 )
+exercise.values(
+    "head size 8 again, another base", "再来一次 head_dim = 8，换一个 base", lambda: call(8, base=100.0), **LOOSE
+)
 exercise.values("one pair", "只有一对", lambda: call(2), **LOOSE)
 exercise.refuses("an odd size is refused", "拒绝奇数维", lambda: call(7), see="rope-formula")
 
@@ -105,6 +108,20 @@ def endpoint(head_dim, *, base=10_000.0):
 @exercise.wrong("the base is ignored", "没有用 base", fails="head size 96, base 500 000")
 def fixed_base(head_dim, *, base=10_000.0):
     return 10_000.0 ** (-torch.arange(0, _even(head_dim), 2) / head_dim)
+
+
+TABLES = {}
+
+
+@exercise.wrong(
+    "kept by the size alone: another base gets the old table",
+    "只按 head_dim 缓存：换了 base 还是旧表",
+    fails="head size 8 again, another base",
+)
+def cached(head_dim, *, base=10_000.0):
+    if head_dim not in TABLES:
+        TABLES[head_dim] = base ** (-torch.arange(0, _even(head_dim), 2) / head_dim)
+    return TABLES[head_dim]
 
 
 @exercise.wrong("i from 1: the first frequency is not 1", "i 从 1 开始：第一个频率不是 1", fails="one pair")
