@@ -18,6 +18,7 @@ from lib.practice.language import Text
 
 PARTS = {
     "foundations": Text("Foundations", "基础"),
+    "normalisation": Text("Normalisation", "归一化"),
     "positions": Text("Positions", "位置编码"),
     "rl": Text("Reinforcement learning", "强化学习"),
 }
